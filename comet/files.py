@@ -74,7 +74,9 @@ def read_json_lines(path: Path | str) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise UserError(f"{path}:{number} is not JSON ({error}); delete the line or the file") from error
+            raise UserError(
+                f"{path}:{number} is not JSON ({error}); delete the line or the file"
+            ) from error
     return rows
 
 

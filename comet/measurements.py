@@ -85,9 +85,7 @@ class Measurement:
 
 def skipped(kind: str, case: dict, metric: str, unit: str, backend: str, reason: str, **fields):
     """A record that says what is missing and how to get it, instead of a number."""
-    return Measurement(
-        kind, case, metric, unit, backend, status="skipped", reason=reason, **fields
-    )
+    return Measurement(kind, case, metric, unit, backend, status="skipped", reason=reason, **fields)
 
 
 def case_id(kind: str, case: dict, backend: str) -> str:

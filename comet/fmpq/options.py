@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choices that the paper leaves open, by name, with defaults chosen by measurement."""
+
+from dataclasses import asdict, dataclass, fields
+
+from comet.errors import UserError
+from comet.formats.activations import MODES
+from comet.formats.weights import SCALE_KINDS
+
+OUTLIER_METRICS = ("p999", "p99", "max", "mean_square")
+OUTLIER_RULES = ("share", "threshold")
+CHANNEL_ORDERS = ("sorted", "moved")
+WEIGHT_CLIPS = ("weighted", "mse", "none")
+
+
+@dataclass(frozen=True)
+class FMPQOptions:
+    """Options of FMPQ; the comparison of their values is a table in the report.
+
+    Attributes:
+        outlier_metric: channel statistic over calibration tokens that ranks channels: 99.9 or 99
+            percentile of the magnitude, maximum, or mean square.
+        outlier_rule: ``share`` fills as many INT8 blocks as ``int8_share`` allows in every layer;
+            ``threshold`` calls a channel an outlier when its statistic exceeds
+            ``outlier_threshold`` times the layer's median, and ``int8_share`` caps the blocks.
+        outlier_threshold: multiple of the median, used by the rule ``threshold``.
+        int8_share: largest share of INT8 blocks of a layer input, 0..1.
+        channel_order: ``sorted`` sorts normal channels by the statistic, ``moved`` keeps their
+            natural order; outliers come last in both.
+        act_scale: scale mode of the activations (``comet.formats.activations``).
+        act_zero_point: INT4 activation blocks get a zero point.
+        act_hadamard: INT4 activation blocks are rotated by a 128-point Hadamard.
+        weight_scale: ``group_int`` or ``group_fp`` (``comet.formats.weights``).
+        weight_symmetric: zero point fixed at 8.
+        weight_clip: objective of the clip search: squared weight error weighted by E[x^2] of the
+            channel, unweighted, or no search.
+        absorb_permutation: fold the permutation of the MLP's second linear into the rows of the
+            first, where that is exact.
+    """
+
+    outlier_metric: str = "p999"
+    outlier_rule: str = "share"
+    outlier_threshold: float = 8.0
+    int8_share: float = 0.2
+    channel_order: str = "sorted"
+    act_scale: str = "token_block_multiple"
+    act_zero_point: bool = False
+    act_hadamard: bool = False
+    weight_scale: str = "group_int"
+    weight_symmetric: bool = False
+    weight_clip: str = "weighted"
+    absorb_permutation: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("outlier_metric", OUTLIER_METRICS),
+            ("outlier_rule", OUTLIER_RULES),
+            ("channel_order", CHANNEL_ORDERS),
+            ("act_scale", MODES),
+            ("weight_scale", SCALE_KINDS),
+            ("weight_clip", WEIGHT_CLIPS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise UserError(
+                    f"fmpq.{name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}"
+                )
+        if not 0 <= self.int8_share <= 1:
+            raise UserError(f"fmpq.int8_share is {self.int8_share}; use a number from 0 to 1")
+        if self.outlier_threshold <= 0:
+            raise UserError(
+                f"fmpq.outlier_threshold is {self.outlier_threshold}; use a positive number"
+            )
+
+    @staticmethod
+    def from_config(section: dict) -> "FMPQOptions":
+        """Options from the config's ``fmpq`` section.
+
+        Raises:
+            UserError: an unknown key or value.
+        """
+        known = {field.name for field in fields(FMPQOptions)}
+        for key in section:
+            if key not in known:
+                raise UserError(
+                    f"config key fmpq.{key} is unknown; use one of {', '.join(sorted(known))}"
+                )
+        return FMPQOptions(**section)
+
+    def as_dict(self) -> dict:
+        """The options as plain JSON types."""
+        return asdict(self)
