@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV4 attention in plain torch: a cache for decoding, and the whole-sequence form of it."""
+
+import torch
+
+from comet.formats.kv4 import (
+    PAGE,
+    KV4Codes,
+    quantize_k_page,
+    quantize_v,
+    restore_keys,
+    restore_values,
+)
+
+
+def kv4_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Causal attention of a whole sequence as a KV4 cache would compute it token by token.
+
+    Token t sees 4-bit keys of every page that is full once t itself is in the cache, 16-bit keys of
+    the page that is not, and 4-bit values throughout.
+
+    Args:
+        query: [batch, heads, T, D], after RoPE.
+        key: [batch, kv_heads, T, D], after RoPE.
+        value: [batch, kv_heads, T, D].
+        scale: factor of the scores, usually D ** -0.5.
+        window: tokens that a query sees (sliding window) or None.
+
+    Returns:
+        [batch, heads, T, D] in the type of ``query``.
+    """
+    groups = query.shape[1] // key.shape[1]
+    exact = key.repeat_interleave(groups, dim=1).float()
+    sealed = restore_keys(key).repeat_interleave(groups, dim=1).float()
+    values = restore_values(value).repeat_interleave(groups, dim=1).float()
+    scaled = query.float() * scale
+    position = torch.arange(query.shape[2], device=query.device)
+    last_of_page = position // PAGE * PAGE + PAGE - 1
+    unfinished = last_of_page[None, :] > position[:, None]
+    scores = torch.where(
+        unfinished, scaled @ exact.transpose(-1, -2), scaled @ sealed.transpose(-1, -2)
+    )
+    hidden = position[None, :] > position[:, None]
+    if window is not None:
+        hidden |= position[None, :] <= position[:, None] - window
+    probabilities = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    return (probabilities @ values).to(query.dtype)
+
+
+class KV4Cache:
+    """The KV4 cache of one sequence and layer: sealed pages in 4 bit, the unfinished page of K in
+    16 bit, V in 4 bit.
+
+    Args:
+        kv_heads: KV heads.
+        head_dim: D.
+    """
+
+    def __init__(self, kv_heads: int, head_dim: int) -> None:
+        self.pages: list[KV4Codes] = []
+        self.values: list[KV4Codes] = []
+        self.tail = torch.zeros(kv_heads, 0, head_dim)
+
+    def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Add one token: key and value [kv_heads, D]; seals the page when it is full."""
+        self.tail = torch.cat((self.tail.to(key.dtype), key[:, None]), dim=1)
+        self.values.append(quantize_v(value[:, None]))
+        if self.tail.shape[1] == PAGE:
+            self.pages.append(quantize_k_page(self.tail))
+            self.tail = self.tail[:, :0]
+
+    def attend(self, query: torch.Tensor, scale: float) -> torch.Tensor:
+        """Attention of one query [heads, D] over the cache, in float64; returns [heads, D]."""
+        keys = torch.cat(
+            [page.dequantize().double() for page in self.pages] + [self.tail.double()], dim=1
+        )
+        values = torch.cat([token.dequantize().double() for token in self.values], dim=1)
+        groups = query.shape[0] // keys.shape[0]
+        keys = keys.repeat_interleave(groups, dim=0)
+        values = values.repeat_interleave(groups, dim=0)
+        scores = (query.double()[:, None] * scale * keys).sum(dim=-1)
+        return (scores.softmax(dim=-1)[..., None] * values).sum(dim=1)
