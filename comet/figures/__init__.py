@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One function a figure: tables in, axes out."""
+
+from matplotlib.figure import Figure
+
+from comet.errors import UserError
+from comet.figures import fig9, style
+from comet.figures.save import save
+from comet.figures.spec import FigureInputs, FigureSpec
+
+FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in (fig9,)}
+
+__all__ = ["FIGURES", "FigureInputs", "FigureSpec", "draw", "save"]
+
+
+def draw(name: str, inputs: FigureInputs) -> Figure:
+    """Draw one figure of the registry.
+
+    Raises:
+        UserError: there is no figure of that name, or a published table is missing.
+    """
+    if name not in FIGURES:
+        raise UserError(f"no figure {name!r}; choose from {', '.join(FIGURES)}")
+    with style.context():
+        return FIGURES[name].draw(inputs)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured records, grouped for a figure: which run is shown, on which device, and what is missing."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from comet.figures.spec import FigureInputs
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The records that a figure shows.
+
+    Attributes:
+        records: records with status ok, of this run or else of the reference runs.
+        device: device names for the legend, None where nothing is shown.
+        missing: one line for each different reason of a skipped or failed record of this run.
+    """
+
+    records: list[dict]
+    device: str | None
+    missing: list[str]
+
+
+def show(inputs: FigureInputs, kind: str, wanted: Callable[[dict], bool]) -> Shown:
+    """Choose what is shown: this run where it measured anything, else the reference runs."""
+    own = [r for r in inputs.records if r["kind"] == kind and wanted(r)]
+    missing = dict.fromkeys(
+        f"not measured: {r['backend']}: {r['reason']}" for r in own if r["status"] != "ok"
+    )
+    records = [r for r in own if r["status"] == "ok"]
+    suffix = ""
+    if not records:
+        records = [
+            r for r in inputs.reference if r["kind"] == kind and wanted(r) and r["status"] == "ok"
+        ]
+        suffix = ", reference run"
+    devices = sorted({str(r["environment"].get("device", "unknown device")) for r in records})
+    return Shown(records, f"{', '.join(devices)}{suffix}" if devices else None, list(missing))
+
+
+def case_key(record: dict, *without: str) -> str:
+    """What was measured, apart from the named keys of the case: equal for comparable records."""
+    return json.dumps({k: v for k, v in record["case"].items() if k not in without}, sort_keys=True)
+
+
+def run_id(record: dict) -> str | None:
+    """The identifier shared by everything measured side by side."""
+    return record["provenance"].get("run_id")
+
+
+def ratios(
+    records: list[dict],
+    is_baseline: Callable[[dict], bool],
+    without: tuple[str, ...] = (),
+    higher_is_better: bool = False,
+) -> list[tuple[dict, float]]:
+    """Each record with its speed-up over the baseline of the same case, metric and run.
+
+    ``without`` names keys of the case in which record and baseline may differ. A record without
+    a baseline in the same run is left out: numbers of different runs are not compared.
+    """
+
+    def key(record: dict) -> tuple:
+        return case_key(record, *without), record["metric"], run_id(record)
+
+    base = {key(r): r["median"] for r in records if is_baseline(r)}
+    pairs = []
+    for record in records:
+        reference = base.get(key(record))
+        if reference and record["median"] and not is_baseline(record):
+            ratio = record["median"] / reference
+            pairs.append((record, ratio if higher_is_better else 1 / ratio))
+    return pairs
