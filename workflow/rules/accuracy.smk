@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token perplexity of every model, text and row that the configuration names."""
+
+
+rule accuracy:
+    input:
+        own_path("accuracy.jsonl"),
+
+
+rule evaluate:
+    input:
+        model=evaluated_model,
+        text=evaluated_text,
+        checkpoint=evaluated_checkpoint,
+    output:
+        result_path("records", "accuracy", "{case}.jsonl"),
+    log:
+        log_path("accuracy", "{case}.log"),
+    benchmark:
+        "benchmarks/{machine}/accuracy-{case}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    params:
+        evaluated=evaluated,
+        seed=config["seed"],
+    script:
+        "../scripts/evaluate.py"

