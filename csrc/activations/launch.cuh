@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of the arguments and the choice of a kernel instance.
+#pragma once
+
+#include "kernel.cuh"
+
+namespace comet {
+
+constexpr int kFewTokens = 264;  // about two thread blocks an SM: latency decides
+
+inline bool aligned(const void* pointer, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(pointer) % 8 == 0 && stride % 4 == 0;
+}
+
+inline int check(const CometQuantizeArgs& a, int max_words) {
+  const int blocks = a.int4_blocks + a.int8_blocks;
+  if (a.dtype != kFp16 && a.dtype != kBf16) return kCometBadDtype;
+  if (a.tokens < 0 || a.int4_blocks < 0 || a.int8_blocks < 0) return kCometBadShape;
+  if (blocks < 1 || blocks > max_words * kMaxWarps) return kCometBadShape;
+  if (a.channels < 1 || a.channels > blocks * kBlock) return kCometBadShape;
+  if (a.mode < kTokenBlockMultiple || a.mode > kToken) return kCometBadOption;
+  if (a.layout < kRows || a.layout > kSm80) return kCometBadOption;
+  const void* outputs[] = {a.operand, a.scales, a.sums};
+  for (const void* pointer : outputs) {
+    if (pointer == nullptr || reinterpret_cast<uintptr_t>(pointer) % 4 != 0)
+      return kCometBadPointer;
+  }
+  if (a.x == nullptr || reinterpret_cast<uintptr_t>(a.permutation) % 16 != 0) {
+    return kCometBadPointer;
+  }
+  if (a.layout != kSm90 && a.int4_blocks > 0 && a.multiples == nullptr) return kCometBadPointer;
+  return kCometOk;
+}
+
+template <class T, template <class> class Source, int Words, bool Hadamard>
+int launch_instance(const QuantizeParams& p, cudaStream_t stream) {
+  const CometQuantizeArgs& a = p.args;
+  const int blocks = a.int4_blocks + a.int8_blocks;
+  auto* kernel = quantize_kernel<T, Source, Words, Hadamard>;
+
+  cudaLaunchConfig_t config = {};
+  config.gridDim = a.layout == kSm90 ? padded_tokens(a.tokens) : a.tokens;
+  config.blockDim = (blocks + Words - 1) / Words * kWarp;
+  config.dynamicSmemBytes = a.permutation != nullptr ? blocks * kBlock * sizeof(T) : 0;
+  config.stream = stream;
+  if (config.dynamicSmemBytes > 48 * 1024) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamicSmemBytes);
+    if (error != cudaSuccess) return cuda_status(error);
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = a.dependent_launch ? 1 : 0;
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
+}
+
+// Few tokens: many warps a token hide latency. Many: fewer warps with more loads in flight each.
+template <class T, template <class> class Source, bool Hadamard>
+int launch_words(const QuantizeParams& p, cudaStream_t stream) {
+  const int blocks = p.args.int4_blocks + p.args.int8_blocks;
+  const bool few = p.args.tokens <= kFewTokens;
+  if (blocks <= 8 || (few && blocks <= 2 * kMaxWarps)) {
+    return launch_instance<T, Source, 2, Hadamard>(p, stream);
+  }
+  if (blocks <= 4 * kMaxWarps) return launch_instance<T, Source, 4, Hadamard>(p, stream);
+  if constexpr (Source<T>::kMaxWords == 8) {
+    return launch_instance<T, Source, 8, Hadamard>(p, stream);
+  }
+  return kCometBadShape;
+}
+
+template <template <class> class Source>
+int launch(const CometQuantizeArgs& args, bool vectors, cudaStream_t stream) {
+  const int status = check(args, Source<__half>::kMaxWords);
+  if (status != kCometOk || args.tokens == 0) return status;
+  const QuantizeParams p = {args,
+                            vectors && aligned(args.x, args.x_stride) && args.channels % 4 == 0};
+  if (args.dtype == kFp16) {
+    return args.hadamard ? launch_words<__half, Source, true>(p, stream)
+                         : launch_words<__half, Source, false>(p, stream);
+  }
+  return args.hadamard ? launch_words<__nv_bfloat16, Source, true>(p, stream)
+                       : launch_words<__nv_bfloat16, Source, false>(p, stream);
+}
+
+}  // namespace comet

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit floats: four of them travel as one 8-byte word.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace comet {
+
+enum Dtype : int { kFp16 = 0, kBf16 = 1 };
+
+template <class T>
+struct Scalar;
+
+template <>
+struct Scalar<__half> {
+  static __device__ __forceinline__ float to_float(unsigned short bits) {
+    return __half2float(__ushort_as_half(bits));
+  }
+  static __device__ __forceinline__ unsigned short from_float(float value) {
+    return __half_as_ushort(__float2half_rn(value));
+  }
+};
+
+template <>
+struct Scalar<__nv_bfloat16> {
+  static __device__ __forceinline__ float to_float(unsigned short bits) {
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  }
+  static __device__ __forceinline__ unsigned short from_float(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+};
+
+// value rounded to T and back: what a tensor of that type would have held.
+template <class T>
+__device__ __forceinline__ float round_to(float value) {
+  return Scalar<T>::to_float(Scalar<T>::from_float(value));
+}
+
+template <class T>
+__device__ __forceinline__ void unpack4(uint2 packed, float (&values)[4]) {
+  values[0] = Scalar<T>::to_float(packed.x & 0xffff);
+  values[1] = Scalar<T>::to_float(packed.x >> 16);
+  values[2] = Scalar<T>::to_float(packed.y & 0xffff);
+  values[3] = Scalar<T>::to_float(packed.y >> 16);
+}
+
+template <class T>
+__device__ __forceinline__ uint2 pack4(const float (&values)[4]) {
+  uint2 packed;
+  packed.x = Scalar<T>::from_float(values[0]) |
+             static_cast<unsigned>(Scalar<T>::from_float(values[1])) << 16;
+  packed.y = Scalar<T>::from_float(values[2]) |
+             static_cast<unsigned>(Scalar<T>::from_float(values[3])) << 16;
+  return packed;
+}
+
+}  // namespace comet
