@@ -4,11 +4,12 @@
 from matplotlib.figure import Figure
 
 from comet.errors import UserError
-from comet.figures import fig9, style
+from comet.figures import fig9, fig10, fig11, fig12, fig13, fig14, fig15, style
 from comet.figures.save import save
 from comet.figures.spec import FigureInputs, FigureSpec
 
-FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in (fig9,)}
+MODULES = (fig9, fig10, fig11, fig12, fig13, fig14, fig15)
+FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in MODULES}
 
 __all__ = ["FIGURES", "FigureInputs", "FigureSpec", "draw", "save"]
 

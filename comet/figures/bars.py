@@ -13,7 +13,7 @@ from comet.figures import style
 class Bar:
     """One bar: its value, who it comes from, and what is known about it.
 
-    ``status`` is ``ok``, ``lower_bound``, or the word that stands in the gap (``OOM``, ``missing``).
+    ``status`` is ``ok``, ``lower_bound``, or the word that stands in the gap, for instance ``OOM``.
     """
 
     value: float | None
@@ -41,12 +41,14 @@ def grouped_bars(
         values: format of the value printed above a bar, for instance ``.2f``; None prints none.
     """
     width = 0.84 / max(1, len(series))
+    narrow = values is not None and _too_narrow(axes, len(groups), width, gap_font)
     for g, group in enumerate(groups):
+        alone = sum((group, name) in bars for name in series) == 1
         for s, name in enumerate(series):
             bar = bars.get((group, name))
             if bar is None:
                 continue
-            x = g + (s - (len(series) - 1) / 2) * width
+            x = g if alone else g + (s - (len(series) - 1) / 2) * width
             if bar.value is None:
                 _gap(axes, x, bar.status, colour[name], gap_font)
                 continue
@@ -54,7 +56,10 @@ def grouped_bars(
             if bar.status == "lower_bound":
                 _lower_bound(axes, x, bar.value, colour[name])
             if values:
-                _value(axes, x, bar.value, f"{bar.value:{values}}", gap_font)
+                _value(axes, x, bar.value, f"{bar.value:{values}}", gap_font, narrow)
+    tall = [bar.value for bar in bars.values() if bar.value is not None] or [1.0]
+    room = (0.35 if narrow else 0.15) if values else 0.06
+    axes.set_ylim(min(0.0, *tall) * (1 + room), max(0.0, *tall) * (1 + room) or None)
     axes.set_xlim(-0.6, len(groups) - 0.4)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0)
@@ -87,21 +92,31 @@ def _lower_bound(axes: Axes, x: float, y: float, colour: str) -> None:
     )
 
 
-def _value(axes: Axes, x: float, y: float, text: str, size: float) -> None:
+def _value(axes: Axes, x: float, y: float, text: str, size: float, upright: bool) -> None:
     axes.annotate(
         text,
         (x, y),
-        xytext=(0, 2 if y >= 0 else -2),
+        xytext=(0, 2.5 if y >= 0 else -2.5),
         textcoords="offset points",
         ha="center",
         va="bottom" if y >= 0 else "top",
         fontsize=size,
+        rotation=90 if upright else 0,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.85},
+        zorder=4,
     )
+
+
+def _too_narrow(axes: Axes, groups: int, width: float, size: float) -> bool:
+    """Whether a value of four digits is wider than its bar, so that it has to stand upright."""
+    columns = axes.get_subplotspec().get_gridspec().ncols
+    points = 72 * axes.figure.get_figwidth() * 0.92 / columns
+    return points / (groups + 0.2) * width < 2.6 * size
 
 
 def baseline(axes: Axes, value: float = 1.0) -> None:
     """Draw the line of the baseline that everything is relative to."""
-    axes.axhline(value, color=style.GREY, linewidth=1.0, linestyle=(0, (4, 2)), zorder=0.5)
+    axes.axhline(value, color=style.GREY, linewidth=1.0, linestyle=(0, (4, 2)), zorder=3)
 
 
 def baseline_handle(text: str) -> Line2D:
@@ -111,9 +126,4 @@ def baseline_handle(text: str) -> Line2D:
 
 def lower_bound_handle() -> Line2D:
     """Legend entry of a bar whose top is hidden in the published image."""
-    return Line2D([], [], marker="^", ms=4.5, color=style.BLACK, linestyle="", label="at least")
-
-
-def printed_handle(text: str) -> Line2D:
-    """Legend entry of a number that the paper prints beside its bars."""
-    return Line2D([], [], marker="D", ms=4.5, mfc="white", color=style.BLACK, ls="", label=text)
+    return Line2D([], [], marker=r"$\uparrow$", ms=9, color=style.BLACK, ls="", label="at least")

@@ -29,7 +29,7 @@ def draw(inputs: FigureInputs) -> Figure:
     colour = style.colours(series)
     batches = published.unique(row["batch"] for row in rows)
     shown = measured.show(inputs, "gemm", lambda r: r["metric"] == "time")
-    pairs = measured.ratios(shown.records, lambda r: r["backend"] == BASELINE)
+    pairs = measured.ratios(shown.records, lambda r: r["backend"] == BASELINE, on=measured.GEMM)
     sizes = sorted({record["case"]["m"] for record, _ in pairs})
     backends = published.unique(record["backend"] for record, _ in pairs)
     measured_colour = style.colours(backends)
@@ -89,7 +89,6 @@ def _published_panel(
                 va="bottom",
                 fontsize=8.5,
             )
-    ax.set_ylim(bottom=0)
     if labelled:
         ax.set_xticklabels([g if g == MEAN else g[1] for g in groups], rotation=90, fontsize=7.5)
         ax.set_xlabel("GEMM, outputs x inputs (as printed)")
@@ -113,7 +112,6 @@ def _measured_panel(
         drawn[MEAN, name] = bars.Bar(mean, pairs[0][0]["origin"])
     bars.grouped_bars(ax, [*groups, MEAN], series, drawn, style.colours(series))
     bars.baseline(ax)
-    ax.set_ylim(bottom=0)
     ax.set_ylabel(f"m = {m}")
     rotation = 90 if len(groups) > 8 else 0
     ax.set_xticks(ax.get_xticks(), [*groups, MEAN], rotation=rotation, fontsize=7.5)

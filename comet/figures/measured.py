@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured records, grouped for a figure: which run is shown, on which device, and what is missing."""
+"""Measured records, grouped for a figure: which run is shown, where, and what is missing."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from comet.figures.spec import FigureInputs
+
+GEMM = ("model", "layer", "m", "n", "k")
+SERVING = ("model", "input_tokens", "output_tokens", "memory_cap")
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ def show(inputs: FigureInputs, kind: str, wanted: Callable[[dict], bool]) -> Sho
     return Shown(records, f"{', '.join(devices)}{suffix}" if devices else None, list(missing))
 
 
-def case_key(record: dict, *without: str) -> str:
-    """What was measured, apart from the named keys of the case: equal for comparable records."""
-    return json.dumps({k: v for k, v in record["case"].items() if k not in without}, sort_keys=True)
+def case_key(record: dict, *on: str) -> tuple:
+    """The named parts of the case: equal for records that may be compared."""
+    return tuple(json.dumps(record["case"].get(name)) for name in on)
 
 
 def run_id(record: dict) -> str | None:
@@ -53,17 +56,17 @@ def run_id(record: dict) -> str | None:
 def ratios(
     records: list[dict],
     is_baseline: Callable[[dict], bool],
-    without: tuple[str, ...] = (),
+    on: tuple[str, ...],
     higher_is_better: bool = False,
 ) -> list[tuple[dict, float]]:
     """Each record with its speed-up over the baseline of the same case, metric and run.
 
-    ``without`` names keys of the case in which record and baseline may differ. A record without
-    a baseline in the same run is left out: numbers of different runs are not compared.
+    ``on`` names the keys of the case that have to agree. A record without a baseline in the same
+    run is left out: numbers of different runs are not compared.
     """
 
     def key(record: dict) -> tuple:
-        return case_key(record, *without), record["metric"], run_id(record)
+        return case_key(record, *on), record["metric"], run_id(record)
 
     base = {key(r): r["median"] for r in records if is_baseline(r)}
     pairs = []

@@ -63,12 +63,14 @@ PALETTE = (RED, BLUE, ORANGE, GREEN, PURPLE, SKY, GREY, BLACK)
 
 
 def colours(series: list[str]) -> dict[str, str]:
-    """A colour for each series: the fixed one, or the first of the palette that is still free."""
-    chosen = {name: COLOUR_OF[name] for name in series if name in COLOUR_OF}
+    """A colour for each series: its fixed one unless taken, else the first that is free."""
+    chosen: dict[str, str] = {}
     for name in series:
-        if name not in chosen:
-            free = [c for c in PALETTE if c not in chosen.values()] or list(PALETTE)
-            chosen[name] = free[0]
+        if COLOUR_OF.get(name) not in (None, *chosen.values()):
+            chosen[name] = COLOUR_OF[name]
+    for name in series:
+        free = [c for c in PALETTE if c not in chosen.values()] or list(PALETTE)
+        chosen.setdefault(name, free[0])
     return chosen
 
 

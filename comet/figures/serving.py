@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end figures (10, 12, 15) share: throughput relative to W4A16, by model."""
+
+from collections.abc import Callable
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from comet.figures import bars, measured, published, style
+from comet.figures.spec import FigureInputs
+
+BASELINES = ("trtllm-w4a16", "vllm-w4a16")
+AVERAGE = "printed\naverage"
+
+
+def draw(
+    inputs: FigureInputs,
+    title: str,
+    file: str,
+    choose: Callable[[list[dict]], list[dict]],
+    notes: list[str],
+) -> Figure:
+    """Draw the two published panels and one panel for each measured setting.
+
+    Args:
+        inputs: records and tables.
+        title: title of the figure.
+        file: published table with the columns of Fig. 10.
+        choose: of the records of one run, those that the figure compares.
+        notes: lines under the figure.
+    """
+    rows = [r for r in published.rows(inputs.paper, file) if r["input_len"] != "all"]
+    rows = [r for r in rows if r["source"] != "repository"]
+    settings = published.unique((r["input_len"], r["output_len"]) for r in rows)
+    series = published.unique(r["series"] for r in rows)
+    colour = style.colours(series)
+    shown = measured.show(inputs, "serving", lambda r: r["metric"] == "tokens_per_s")
+    pairs = relative(choose(shown.records))
+    measured_settings = published.unique(setting(record) for record, _ in pairs)
+    backends = published.unique(record["backend"] for record, _ in pairs)
+    measured_colour = style.colours(backends)
+
+    heights = [2.0] * (len(settings) + len(measured_settings))
+    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    fig = style.new_figure(sum(heights) + 1.6)
+    axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+    for ax, (length_in, length_out) in zip(axes, settings, strict=False):
+        panel = [r for r in rows if (r["input_len"], r["output_len"]) == (length_in, length_out)]
+        _published_panel(ax, panel, series, colour)
+        ax.set_title(f"{length_in} input, {length_out} output tokens", loc="left")
+    for ax, wanted in zip(axes[len(settings) :], measured_settings, strict=False):
+        panel = [p for p in pairs if setting(p[0]) == wanted]
+        _measured_panel(ax, panel, backends, measured_colour, inputs)
+        ax.set_title(f"{wanted[0]} input, {wanted[1]} output tokens, {shown.device}", loc="left")
+    if shown.missing:
+        style.say(axes[-1], shown.missing)
+    fig.supylabel("throughput relative to W4A16", fontsize=9)
+    entries = [(name, "published", colour[name]) for name in series]
+    entries += [(name, pairs[0][0]["origin"], measured_colour[name]) for name in backends]
+    handles = [bars.baseline_handle("TRT-LLM-W4A16 (measured: W4A16) = 1")]
+    style.legend(fig, title, entries, shown.device if pairs else None, handles, columns=4)
+    style.footnote(fig, notes)
+    return fig
+
+
+def setting(record: dict) -> tuple[int, int]:
+    """Input and output length, tokens."""
+    return record["case"]["input_tokens"], record["case"]["output_tokens"]
+
+
+def at_best_batch(records: list[dict]) -> list[dict]:
+    """For each backend, model, setting and run, the record with the highest throughput."""
+    best: dict[tuple, dict] = {}
+    for record in records:
+        key = (
+            record["backend"],
+            measured.case_key(record, *measured.SERVING),
+            measured.run_id(record),
+        )
+        if key not in best or record["median"] > best[key]["median"]:
+            best[key] = record
+    return list(best.values())
+
+
+def relative(records: list[dict]) -> list[tuple[dict, float]]:
+    """Throughput over the W4A16 engine of the same run; TensorRT-LLM where it ran, else vLLM."""
+    pairs: dict[int, tuple[dict, float]] = {}
+    for baseline in reversed(BASELINES):
+        found = measured.ratios(
+            records,
+            lambda r, name=baseline: r["backend"] == name,
+            on=measured.SERVING,
+            higher_is_better=True,
+        )
+        pairs.update({id(record): (record, value) for record, value in found})
+    return list(pairs.values())
+
+
+def _published_panel(ax: Axes, rows: list[dict], series: list[str], colour: dict[str, str]) -> None:
+    names = {"average": AVERAGE}
+    groups = published.unique(names.get(r["model"], r["model"]) for r in rows)
+    drawn = {}
+    for row in rows:
+        value = published.number(row["relative_throughput"])
+        group = names.get(row["model"], row["model"])
+        drawn[group, row["series"]] = bars.Bar(value, status=row["status"])
+    bars.grouped_bars(ax, groups, series, drawn, colour, gap_font=7.5, values=".2f")
+    bars.baseline(ax)
+
+
+def _measured_panel(
+    ax: Axes,
+    pairs: list[tuple[dict, float]],
+    backends: list[str],
+    colour: dict[str, str],
+    inputs: FigureInputs,
+) -> None:
+    groups = published.unique(inputs.label(r["case"]["model"]) for r, _ in pairs)
+    drawn = {
+        (inputs.label(r["case"]["model"]), r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs
+    }
+    bars.grouped_bars(ax, groups, backends, drawn, colour, gap_font=7.5, values=".2f")
+    bars.baseline(ax)
