@@ -6,8 +6,8 @@ import csv
 import difflib
 import itertools
 import json
-import os
 import re
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -77,20 +77,16 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_writable(Path(config["results"]))
 
 
-def parse_windows(text: str, where: str = "windows") -> tuple[int, int | None]:
-    """First and last window of ``"0-5"``, ``"3"`` or ``"all"`` (last is None).
+def check_windows(text: str, where: str) -> None:
+    """Refuse anything but numbers and ranges such as ``0-5`` or ``0-5,8``.
 
     Raises:
         UserError: the text has another form.
     """
-    if text == "all":
-        return 0, None
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    if not match or int(match[2] or match[1]) < int(match[1]):
-        raise UserError(
-            f"{where} is {text!r}; write first-last such as 0-5, one number, or the word all"
-        )
-    return int(match[1]), int(match[2] or match[1])
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise UserError(f"{where} is {text!r}; write windows such as 0-5 or 0-5,8")
 
 
 def accuracy_cases(config: dict) -> dict[str, dict]:
@@ -280,7 +276,7 @@ def _check_accuracy(config: dict) -> None:
         _known(name, config["models"], "accuracy.rows_of", "model")
     for name in accuracy["texts"]:
         _known(name, config["texts"], "accuracy.texts", "text")
-    parse_windows(accuracy["windows"], "accuracy.windows")
+    check_windows(accuracy["windows"], "accuracy.windows")
 
 
 def _check_gemm(config: dict) -> None:
@@ -295,8 +291,12 @@ def _check_writable(folder: Path) -> None:
     place = folder.absolute()
     while not place.exists():
         place = place.parent
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    try:
+        # Permissions alone do not tell: root passes them, and a read-only mount refuses root.
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
         raise UserError(
-            f"results folder {folder} cannot be written ({place}); make it writable or set the "
-            "config key results to another folder"
-        )
+            f"results folder {folder} cannot be written ({place}: {error.strerror}); make it "
+            "writable or set the config key results to another folder"
+        ) from None

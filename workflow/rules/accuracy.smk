@@ -21,8 +21,13 @@ rule evaluate:
     conda:
         "../../environment.yml"
     threads: 2
+    resources:
+        gpu=int(DEVICE == "cuda"),
     params:
         evaluated=evaluated,
+        dtype=config["accuracy"]["dtype"],
+        integer_windows=config["accuracy"]["integer_check_windows"],
         seed=config["seed"],
+        device=DEVICE,
     script:
         "../scripts/evaluate.py"

@@ -24,6 +24,9 @@ MACHINE = (
     if config["machine"] == "auto"
     else config["machine"]
 )
+DEVICE = config["device"]
+if DEVICE == "auto":
+    DEVICE = "cuda" if CAPABILITY["gpu"] else "cpu"
 ACCURACY = configuration.accuracy_cases(config)
 CHECKPOINTS = sorted(
     {

@@ -120,3 +120,12 @@ def figure_caption(wildcards):
 
 def figure_item(wildcards):
     return FIGURES[wildcards.figure].paper_item
+
+
+def under_smoke_config(wildcards):
+    if MACHINE != "local-smoke":
+        raise WorkflowError(
+            "the target smoke needs its small settings: "
+            "snakemake --cores all smoke --configfile config/smoke.yaml"
+        )
+    return []

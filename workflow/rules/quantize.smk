@@ -27,9 +27,12 @@ rule quantize_model:
     conda:
         "../../environment.yml"
     threads: 2
+    resources:
+        gpu=int(DEVICE == "cuda"),
     params:
         options=config["fmpq"],
         calibration=config["calibration"],
         seed=config["seed"],
+        device=DEVICE,
     script:
         "../scripts/quantize.py"

@@ -5,20 +5,26 @@ from pathlib import Path
 
 import torch
 
-from comet.accuracy.evaluate import evaluate_row
+from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.logs import logged
 from comet.measurements import write_records
 
 with logged(snakemake.log[0]):
     torch.set_num_threads(snakemake.threads)
-    evaluated = snakemake.params.evaluated
-    records = evaluate_row(
-        evaluated["row"],
-        Path(snakemake.input.model).parent,
-        Path(snakemake.input.checkpoint).parent if snakemake.input.checkpoint else None,
-        Path(snakemake.input.text),
-        context=evaluated["case"]["context"],
-        windows=evaluated["case"]["windows"],
-        case=evaluated["case"],
+    case, config = snakemake.params.evaluated, snakemake.config
+    evaluation = Evaluation(
+        backend=case["row"],
+        model=case["model"],
+        model_folder=Path(snakemake.input.model).parent,
+        dataset=case["text"],
+        split=case["case"]["split"],
+        text=Path(snakemake.input.text),
+        context=case["case"]["context"],
+        windows=case["case"]["windows"],
+        checkpoint=Path(snakemake.input.checkpoint).parent if case["checkpoint"] else None,
+        joiner=config["texts"][case["text"]]["joiner"],
+        integer_windows=snakemake.params.integer_windows,
+        device=snakemake.params.device,
+        dtype=snakemake.params.dtype,
     )
-    write_records(snakemake.output[0], records)
+    write_records(snakemake.output[0], evaluate_row(evaluation, config, snakemake.params.seed))
