@@ -5,28 +5,29 @@ import torch
 
 from comet.errors import UserError
 
-TAIL_SHARE = 0.01
+PERCENTILES = {"p999": 0.999, "p99": 0.99}
 
 
 class ChannelStatistics:
     """Running statistics of the channels of one linear input.
 
-    Percentiles are exact: the largest 1 % of the magnitudes of each channel are kept, which is
-    what the 99 and 99.9 percentiles need, so memory is 1 % of the activations.
+    Percentiles are exact: of each channel only the largest magnitudes that the percentile needs
+    are kept, so memory is that share of the activations.
 
     Args:
         channels: K.
         tokens: number of tokens that will be seen in all.
         name: layer and input, for error messages.
+        metric: the statistic that will be asked for (``FMPQOptions.outlier_metric``).
     """
 
-    def __init__(self, channels: int, tokens: int, name: str) -> None:
+    def __init__(self, channels: int, tokens: int, name: str, metric: str = "p999") -> None:
         self.name = name
-        self.tokens = tokens
+        self.metric_name = metric
         self.seen = 0
         self.square_sum = torch.zeros(channels, dtype=torch.float64)
-        self.tail_size = max(1, int(TAIL_SHARE * tokens) + 1)
-        self.tail = torch.zeros(0, channels)
+        self.tail_size = int((1.0 - PERCENTILES.get(metric, 1.0)) * tokens) + 1
+        self.tail = torch.zeros(channels, 0)
 
     def update(self, x: torch.Tensor) -> None:
         """Add activations [..., K].
@@ -42,22 +43,22 @@ class ChannelStatistics:
             )
         self.seen += x.shape[0]
         self.square_sum += x.double().square().sum(dim=0).cpu()
-        merged = torch.cat((self.tail.to(x.device), x.abs()))
-        self.tail = merged.topk(min(self.tail_size, merged.shape[0]), dim=0).values.cpu()
+        merged = torch.cat((self.tail.to(x.device), x.abs().t()), dim=1)
+        self.tail = merged.topk(min(self.tail_size, merged.shape[1]), dim=1, sorted=False).values
+        self.tail = self.tail.cpu()
 
     def mean_square(self) -> torch.Tensor:
         """E[x^2] of each channel, fp32 [K]."""
         return (self.square_sum / max(1, self.seen)).float()
 
-    def percentile(self, share: float) -> torch.Tensor:
-        """Magnitude that ``share`` of the tokens do not exceed (nearest rank), fp32 [K]."""
-        rank = int((1.0 - share) * self.seen)
-        return self.tail[min(rank, self.tail.shape[0] - 1)]
+    def metric(self) -> torch.Tensor:
+        """The statistic that ranks channels, fp32 [K].
 
-    def metric(self, name: str) -> torch.Tensor:
-        """The statistic that ranks channels (``FMPQOptions.outlier_metric``), fp32 [K]."""
-        if name == "max":
-            return self.tail[0]
-        if name == "mean_square":
+        A percentile is the nearest rank from above: the smallest kept magnitude that at most the
+        given share of tokens exceeds.
+        """
+        if self.metric_name == "mean_square":
             return self.mean_square()
-        return self.percentile({"p999": 0.999, "p99": 0.99}[name])
+        share = PERCENTILES.get(self.metric_name, 1.0)
+        rank = int((1.0 - share) * self.seen) + 1
+        return self.tail.topk(min(rank, self.tail.shape[1]), dim=1).values[:, -1]

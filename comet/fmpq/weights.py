@@ -16,7 +16,8 @@ from comet.formats.blocks import BLOCK, BlockLayout, gather_channels
 from comet.formats.weights import MAX_GROUP_SCALE, PackedWeight, pack_weight
 
 CLIP_RATIOS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-ROWS_AT_ONCE = 1024
+# Small enough that the temporaries of a slice stay in the cache of a CPU.
+ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,22 @@ def _quantize_rows(
     channel_scale = _channel_scale(low, high, groups, options)
     ratios = CLIP_RATIOS if options.weight_clip != "none" else (1.0,)
     best_error = torch.full(low.shape, torch.inf, device=groups.device)
-    best: list[torch.Tensor] = []
+    best_ratio = torch.ones_like(low)
     for ratio in ratios:
-        grid = _grid(low * ratio, high * ratio, channel_scale, options)
-        codes = _encode(groups, grid, options)
-        restored = (codes - grid.zero[..., None]) * grid.scale[..., None]
-        error = ((restored - groups).square() * importance).sum(dim=2)
-        candidate = [codes.to(torch.uint8), grid.group_scale, grid.zero.to(torch.uint8)]
+        error = _error(groups, _grid(low * ratio, high * ratio, channel_scale, options), importance)
         better = error < best_error
         best_error = torch.where(better, error, best_error)
-        best = (
-            candidate
-            if not best
-            else [
-                torch.where(better.view(*better.shape, *[1] * (new.dim() - 2)), new, old)
-                for new, old in zip(candidate, best, strict=True)
-            ]
-        )
-    codes, group_scale, group_zero = best
-    return codes, group_scale, group_zero, channel_scale
+        best_ratio = best_ratio.masked_fill(better, ratio)
+    grid = _grid(low * best_ratio, high * best_ratio, channel_scale, options)
+    codes = _encode(groups, grid).to(torch.uint8)
+    return codes, grid.group_scale, grid.zero.to(torch.uint8), channel_scale
+
+
+def _error(groups: torch.Tensor, grid: _Grid, importance: torch.Tensor) -> torch.Tensor:
+    """fp32 [n, B]: squared weight error of each group, weighted by the importance of channels."""
+    residual = _encode(groups, grid).sub_(grid.zero[..., None]).mul_(grid.scale[..., None])
+    residual.sub_(groups).square_()
+    return torch.einsum("nbc,bc->nb", residual, importance)
 
 
 def _ranges(groups: torch.Tensor, options: FMPQOptions) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,12 +154,12 @@ def _grid(
     return _Grid(group_scale, scale, zero)
 
 
-def _encode(groups: torch.Tensor, grid: _Grid, options: FMPQOptions) -> torch.Tensor:
+def _encode(groups: torch.Tensor, grid: _Grid) -> torch.Tensor:
     """fp32 codes 0..15, kept where ``group_scale * (u - z)`` fits int8."""
-    codes = (groups / grid.scale[..., None]).round() + grid.zero[..., None]
-    lowest, highest = torch.zeros_like(grid.zero), torch.full_like(grid.zero, 15)
-    if options.weight_scale == "group_int":
-        step = grid.group_scale.float()
-        lowest = (grid.zero - (128 / step).floor()).clamp(min=0)
-        highest = (grid.zero + (127 / step).floor()).clamp(max=15)
-    return codes.clamp(lowest[..., None], highest[..., None])
+    codes = (groups / grid.scale[..., None]).round_().add_(grid.zero[..., None])
+    if grid.group_scale.dtype == torch.float16:
+        return codes.clamp_(0, 15)
+    step = grid.group_scale.float()
+    lowest = (grid.zero - (128 / step).floor()).clamp_(min=0)
+    highest = (grid.zero + (127 / step).floor()).clamp_(max=15)
+    return codes.clamp_(lowest[..., None], highest[..., None])

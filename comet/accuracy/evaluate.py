@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate one row of an accuracy table on one model and text."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from comet.accuracy.attention import use_kv4
+from comet.accuracy.perplexity import metric_name, perplexity, window_losses
+from comet.accuracy.rows import Row, row_named
+from comet.data.windows import parse_windows, text_windows
+from comet.errors import UserError
+from comet.fmpq.layer import W4AxLinear
+from comet.fmpq.model import load_checkpoint_model
+from comet.measurements import Measurement, environment, provenance
+from comet.models.folder import ModelFolder
+
+INTEGER_TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate and on which text.
+
+    Attributes:
+        backend: row name (``comet.accuracy.rows``).
+        model: model id for the record.
+        model_folder: folder of the 16-bit model.
+        checkpoint: folder of the FMPQ checkpoint, for rows that need one.
+        dataset, split: name of the text and which part of it, for the record.
+        text: JSON Lines file of passages.
+        joiner: what joins passages into one text.
+        context: tokens of a window.
+        windows: window numbers, for instance ``"0-5"``.
+        integer_windows: leading windows that are scored again by the integer reference, to check
+            that fake quantization says the same; 0 to leave it out.
+        device: torch device.
+        dtype: type of the 16-bit parts; ``float32`` on a CPU.
+    """
+
+    backend: str
+    model: str
+    model_folder: Path
+    dataset: str
+    split: str
+    text: Path
+    context: int
+    windows: str
+    checkpoint: Path | None = None
+    joiner: str = "\n\n"
+    integer_windows: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+
+
+def evaluate_row(evaluation: Evaluation, config: dict, seed: int) -> list[Measurement]:
+    """Perplexity of one row; one record.
+
+    Raises:
+        UserError: a checkpoint is missing, the text is too short, or perplexity is not finite.
+    """
+    row = row_named(evaluation.backend)
+    source = provenance(config, seed)
+    torch.manual_seed(seed)
+    windows = text_windows(
+        ModelFolder(evaluation.model_folder).tokenizer(),
+        evaluation.text,
+        evaluation.joiner,
+        evaluation.context,
+        parse_windows(evaluation.windows),
+    )
+    model = build_model(evaluation, row)
+    losses = window_losses(model, windows, f"{evaluation.model} {evaluation.backend}")
+    check = _integer_check(model, windows, losses, evaluation)
+    value = perplexity(losses, evaluation.context)
+    record = Measurement(
+        kind="accuracy",
+        case=_case(evaluation),
+        metric=metric_name(evaluation.context),
+        unit="1",
+        backend=evaluation.backend,
+        samples=[value],
+        method={
+            "what": "exp of the mean negative log-likelihood per token, first token of each window "
+            "not scored, no BOS, windows from the start of the joined text",
+            "path": "fake quantization",
+            "arithmetic": evaluation.dtype,
+            "row": row.label,
+            "window_losses": losses,
+            "integer_check": check,
+        },
+        environment=environment(),
+        provenance=source,
+    )
+    return [_judged(record, check)]
+
+
+def _judged(record: Measurement, check: dict | None) -> Measurement:
+    """The record, or a failed one when fake quantization and the integer reference disagree."""
+    if check is None or check["relative_difference"] <= INTEGER_TOLERANCE:
+        return record
+    return replace(
+        record,
+        samples=[],
+        median=None,
+        status="failed",
+        reason=f"fake quantization and the integer reference differ by "
+        f"{check['relative_difference']:.2%} of perplexity, allowed {INTEGER_TOLERANCE:.2%}",
+    )
+
+
+def _case(evaluation: Evaluation) -> dict:
+    return {
+        "model": evaluation.model,
+        "dataset": evaluation.dataset,
+        "split": evaluation.split,
+        "context": evaluation.context,
+        "windows": evaluation.windows,
+        "task": None,
+        "limit": None,
+    }
+
+
+def build_model(evaluation: Evaluation, row: Row, path: str = "fake") -> torch.nn.Module:
+    """The model of a row, ready to be scored."""
+    dtype = getattr(torch, evaluation.dtype)
+    if row.checkpoint is None:
+        folder = ModelFolder(evaluation.model_folder)
+        model = folder.load(dtype, evaluation.device)
+        if row.replace is not None:
+            _replace_linears(model, folder, row)
+    else:
+        if evaluation.checkpoint is None:
+            raise UserError(
+                f"row {evaluation.backend} needs an FMPQ checkpoint ({row.checkpoint}); "
+                "run the quantize target first"
+            )
+        act_scale = {"none": None, "token_block": "token_block"}.get(row.activations, "options")
+        model = load_checkpoint_model(
+            evaluation.checkpoint, dtype, evaluation.device, act_scale=act_scale, path=path
+        )
+    if row.kv4:
+        use_kv4(model)
+    return model
+
+
+def _replace_linears(model: torch.nn.Module, folder: ModelFolder, row: Row) -> None:
+    for layer in folder.family.layers_of(model):
+        for name in folder.family.linears:
+            parent, _, leaf = name.rpartition(".")
+            setattr(layer.get_submodule(parent), leaf, row.replace(layer.get_submodule(name)))
+
+
+def _integer_check(
+    model: torch.nn.Module, windows: torch.Tensor, losses: list[float], evaluation: Evaluation
+) -> dict | None:
+    """Score leading windows by exact integers and compare; None where nothing is integer."""
+    layers = [m for m in model.modules() if isinstance(m, W4AxLinear) and m.act_scale]
+    count = min(evaluation.integer_windows, len(windows))
+    if not layers or not count:
+        return None
+    for layer in layers:
+        layer.path = "integer"
+    exact = perplexity(
+        window_losses(model, windows[:count], "integer reference"), evaluation.context
+    )
+    fake = perplexity(losses[:count], evaluation.context)
+    return {
+        "windows": count,
+        "ppl_fake": fake,
+        "ppl_integer": exact,
+        "relative_difference": abs(exact / fake - 1),
+        "tolerance": INTEGER_TOLERANCE,
+    }

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer on FMPQ weights, computed by fake quantization or by exact integers."""
+
+import torch
+from torch import nn
+
+from comet.formats.activations import hadamard, quantize_activations
+from comet.formats.blocks import BLOCK, gather_channels, natural_permutation
+from comet.formats.weights import PackedWeight
+from comet.kernels.reference import w4ax_linear_reference
+
+PATHS = ("fake", "integer")
+
+
+class W4AxLinear(nn.Module):
+    """``nn.Linear`` with INT4 weights and INT4/INT8 (or 16-bit) activations.
+
+    Args:
+        weight: packed weight, N x K.
+        bias: [N] or None.
+        act_scale: activation scale mode, or None for activations that are not quantized.
+        act_zero_point: zero point on INT4 blocks.
+        path: ``fake`` multiplies restored floating-point values, ``integer`` runs the exact
+            integer reference of the kernel.
+    """
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: torch.Tensor | None = None,
+        act_scale: str | None = "token_block_multiple",
+        act_zero_point: bool = False,
+        path: str = "fake",
+    ) -> None:
+        super().__init__()
+        if path not in PATHS:
+            raise ValueError(f"path is {path!r}, not one of {PATHS}")
+        self.packed = weight
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.act_scale = act_scale
+        self.act_zero_point = act_zero_point
+        self.path = path
+        natural = natural_permutation(weight.layout)
+        self.in_natural_order = torch.equal(weight.permutation.cpu(), natural)
+        self.restored: torch.Tensor | None = None
+
+    @property
+    def in_features(self) -> int:
+        """K."""
+        return self.packed.layout.channels
+
+    @property
+    def out_features(self) -> int:
+        """N."""
+        return self.packed.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., K] to [..., N], same dtype."""
+        flat = x.reshape(-1, x.shape[-1])
+        y = self._integer(flat) if self.path == "integer" and self.act_scale else self._fake(flat)
+        return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _quantize(self, x: torch.Tensor):
+        weight = self.packed
+        return quantize_activations(
+            x,
+            weight.layout,
+            weight.permutation,
+            self.act_scale,
+            self.act_zero_point,
+            weight.hadamard,
+        )
+
+    def _integer(self, x: torch.Tensor) -> torch.Tensor:
+        return w4ax_linear_reference(self._quantize(x), self.packed, self.bias)
+
+    def _fake(self, x: torch.Tensor) -> torch.Tensor:
+        if self.restored is None:
+            self.restored = self.packed.dequantize()
+        values = self._quantize(x).dequantize() if self.act_scale else self._ordered(x.float())
+        return nn.functional.linear(
+            values, self.restored, None if self.bias is None else self.bias.float()
+        )
+
+    def _ordered(self, x: torch.Tensor) -> torch.Tensor:
+        """Activations as the weights expect them, without quantization."""
+        layout = self.packed.layout
+        if not (self.in_natural_order and layout.padded == layout.channels):
+            x = gather_channels(x, self.packed.permutation)
+        if not self.packed.hadamard:
+            return x
+        blocks = x.view(x.shape[0], layout.blocks, BLOCK)
+        rotated = hadamard(blocks[:, : layout.int4_blocks])
+        return torch.cat((rotated, blocks[:, layout.int4_blocks :]), dim=1).flatten(1)

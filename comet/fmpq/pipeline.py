@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FMPQ on a whole model, one decoder layer in memory at a time (paper, section 3.2)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from comet.data.windows import text_windows
+from comet.errors import UserError
+from comet.files import atomic_path, write_json
+from comet.fmpq.options import FMPQOptions
+from comet.fmpq.plan import CHECKPOINTS, InputPlan, plan_layer
+from comet.fmpq.shares import METRICS, layer_shares
+from comet.fmpq.weights import quantize_weight
+from comet.formats.blocks import PADDING, natural_permutation
+from comet.formats.checkpoint import CheckpointWriter
+from comet.formats.weights import PackedWeight
+from comet.measurements import Measurement, environment, provenance
+from comet.models.families import Family
+from comet.models.folder import ModelFolder
+from comet.models.stream import LayerStream
+
+SAMPLED_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Calibration text, cut into windows from its start.
+
+    Attributes:
+        path: JSON Lines file of passages.
+        dataset: its name, for records.
+        windows, context: number and length in tokens of the windows.
+        joiner: what joins passages.
+    """
+
+    path: Path
+    dataset: str
+    windows: int
+    context: int
+    joiner: str = "\n\n"
+
+
+def quantize_model(
+    folder: ModelFolder,
+    calibration: Calibration,
+    out: Path,
+    options: FMPQOptions,
+    checkpoint: str,
+    model: str,
+    config: dict,
+    seed: int,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> list[Measurement]:
+    """Quantize a model into the folder ``out``, which appears whole or not at all.
+
+    Args:
+        folder: the 16-bit model.
+        calibration: text for the channel statistics.
+        out: folder of the checkpoint; it also holds ``layers.json`` (shares by layer) and
+            ``statistics.safetensors`` (for figures 3 and 4).
+        options: the choices that the paper leaves open.
+        checkpoint: ``fmpq`` (permuted, mixed precision) or ``natural`` (channels in natural order,
+            INT4 weights, no INT8 block: what the W4A16 and W4A4 rows run on).
+        model: model id for the records.
+        config, seed: for provenance.
+        device, dtype: where and in which type the 16-bit layers run.
+
+    Returns:
+        Three records a layer: outlier-channel, INT8-block and W4A4-MAC share, in percent.
+
+    Raises:
+        UserError: calibration text too short, or an activation that is not finite.
+    """
+    if checkpoint not in CHECKPOINTS:
+        raise UserError(f"checkpoint {checkpoint!r} is not one of {', '.join(CHECKPOINTS)}")
+    source = provenance(config, seed)
+    torch.manual_seed(seed)
+    tokenizer = folder.tokenizer()
+    windows = text_windows(
+        tokenizer,
+        calibration.path,
+        calibration.joiner,
+        calibration.context,
+        range(calibration.windows),
+    )
+    stream = LayerStream(folder, windows, device, getattr(torch, dtype))
+    with atomic_path(out) as temporary:
+        temporary.mkdir(parents=True)
+        writer = CheckpointWriter(temporary)
+        shares = _quantize_layers(
+            folder.family, stream, windows.numel(), options, checkpoint, writer
+        )
+        _write_rest(folder, writer)
+        facts = {"checkpoint": checkpoint, "calibration": calibration.dataset, "seed": seed}
+        writer.finish(folder.config.to_dict(), options.as_dict(), facts)
+        tokenizer.save_pretrained(temporary)
+        write_json(temporary / "layers.json", {"model": model, "layers": shares})
+    return _records(shares, model, checkpoint, options, calibration, source)
+
+
+def _quantize_layers(
+    family: Family,
+    stream: LayerStream,
+    tokens: int,
+    options: FMPQOptions,
+    checkpoint: str,
+    writer: CheckpointWriter,
+) -> dict[str, dict]:
+    """Quantize layer after layer on the outputs of the 16-bit layers before; shares by layer."""
+    shares, arrays, facts = {}, {}, {}
+    sampled = _sampled_layers(stream.layer_count)
+    for index, layer, run in stream:
+        name = f"{family.layers}.{index}"
+        plans = plan_layer(
+            layer,
+            name,
+            family,
+            partial(run, advance=True),
+            tokens,
+            options,
+            checkpoint,  # noqa: B023
+        )
+        packed = quantize_layer(layer, family, plans, options)
+        shares[name] = layer_shares(plans, packed, options.outlier_threshold)
+        _write_layer(layer, index, name, family, packed, writer)
+        for input_name, plan in plans.items():
+            _keep_arrays(f"{name}.{input_name}", plan, index in sampled, arrays, facts)
+    with atomic_path(writer.folder / "statistics.safetensors") as temporary:
+        save_file(arrays, temporary, metadata={"layers": json.dumps(facts)})
+    return shares
+
+
+def quantize_layer(
+    layer: torch.nn.Module, family: Family, plans: Mapping[str, InputPlan], options: FMPQOptions
+) -> dict[str, PackedWeight]:
+    """Quantize every linear of a decoder layer; changes the layer's weights where it absorbs.
+
+    The permutation of the MLP's second input is moved into the output rows of the linears before
+    it: only elementwise operations lie between them, so the function stays the same and the
+    gather disappears. Inputs that follow a norm are gathered where they are quantized.
+
+    Returns:
+        Packed weights by linear name inside the layer.
+    """
+    permutations = {name: plan.permutation for name, plan in plans.items()}
+    last = plans["mlp_out"]
+    if options.absorb_permutation and absorbable(last.permutation):
+        absorb_into_rows(layer, family, last.permutation)
+        permutations["mlp_out"] = natural_permutation(last.layout)
+    packed = {}
+    for name, plan in plans.items():
+        for linear_name in plan.group.linears:
+            packed[linear_name] = quantize_weight(
+                layer.get_submodule(linear_name).weight,
+                *_in_stored_order(plan, permutations[name]),
+                options,
+            )
+    return packed
+
+
+def absorbable(permutation: torch.Tensor) -> bool:
+    """Rows can take over a permutation when it has no padding."""
+    return not bool((permutation == PADDING).any())
+
+
+def absorb_into_rows(layer: torch.nn.Module, family: Family, permutation: torch.Tensor) -> None:
+    """Reorder output rows (and biases) of the MLP's first linears and the columns of its second."""
+    order = permutation.long()
+    for name in family.absorbs:
+        linear = layer.get_submodule(name)
+        linear.weight.data = linear.weight.data[order]
+        if linear.bias is not None:
+            linear.bias.data = linear.bias.data[order]
+    (second,) = family.inputs[-1].linears
+    linear = layer.get_submodule(second)
+    linear.weight.data = linear.weight.data[:, order]
+
+
+def _in_stored_order(plan: InputPlan, permutation: torch.Tensor) -> tuple:
+    """(E[x^2], layout, permutation) for the channel order in which the weight is stored now."""
+    mean_square = plan.statistics.mean_square()
+    if not torch.equal(permutation, plan.permutation):
+        mean_square = mean_square[plan.permutation.long()]
+    return mean_square, plan.layout, permutation
+
+
+def _write_layer(
+    layer: torch.nn.Module,
+    index: int,
+    name: str,
+    family: Family,
+    packed: dict[str, PackedWeight],
+    writer: CheckpointWriter,
+) -> None:
+    quantized = {f"{linear}.weight" for linear in family.linears}
+    plain = {
+        f"{name}.{key}": value for key, value in layer.state_dict().items() if key not in quantized
+    }
+    weights = {f"{name}.{linear}": weight for linear, weight in packed.items()}
+    writer.add_shard(f"layer-{index:05d}.safetensors", plain, weights)
+
+
+def _write_rest(folder: ModelFolder, writer: CheckpointWriter) -> None:
+    """Copy what lies outside the decoder layers: embeddings, final norm, head."""
+    prefix = f"{folder.family.layers}."
+    names = [name for name in folder.tensor_names() if not name.startswith(prefix)]
+    writer.add_shard("rest.safetensors", folder.tensors(names))
+
+
+def _sampled_layers(count: int) -> set[int]:
+    """First, middle and last layer: their activations are kept for figures 3 and 4."""
+    return {round(i * (count - 1) / (SAMPLED_LAYERS - 1)) for i in range(SAMPLED_LAYERS)}
+
+
+def _keep_arrays(name: str, plan: InputPlan, sampled: bool, arrays: dict, facts: dict) -> None:
+    arrays[f"{name}.channel_stat"] = plan.statistics.metric().contiguous()
+    arrays[f"{name}.perm"] = plan.permutation
+    if sampled:
+        arrays[f"{name}.sample"] = plan.sample.half()
+    facts[name] = {
+        "int4_blocks": plan.layout.int4_blocks,
+        "int8_blocks": plan.layout.int8_blocks,
+    }
+
+
+def _records(
+    shares: dict[str, dict],
+    model: str,
+    checkpoint: str,
+    options: FMPQOptions,
+    calibration: Calibration,
+    source: dict,
+) -> list[Measurement]:
+    machine = environment()
+    method = {
+        "what": "share of the layer's linears, in percent",
+        "options": options.as_dict(),
+        "calibration": {
+            "dataset": calibration.dataset,
+            "windows": calibration.windows,
+            "context": calibration.context,
+        },
+        "outlier": f"channel statistic above {options.outlier_threshold} times the input's median",
+    }
+    return [
+        Measurement(
+            kind="quantize",
+            case={"model": model, "layer": name, "method": checkpoint},
+            metric=metric,
+            unit="percent",
+            backend="fmpq",
+            samples=[layer[metric]],
+            method=method,
+            environment=machine,
+            provenance=source,
+        )
+        for name, layer in shares.items()
+        for metric in METRICS
+    ]

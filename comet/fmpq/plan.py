@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From calibration activations to the block layout and permutation of each linear input."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from comet.fmpq.options import FMPQOptions
+from comet.fmpq.outliers import choose_layout
+from comet.fmpq.permutation import outliers_last
+from comet.fmpq.statistics import ChannelStatistics
+from comet.formats.blocks import BlockLayout, natural_permutation
+from comet.models.families import Family, InputGroup
+
+CHECKPOINTS = ("natural", "fmpq")
+SAMPLE_TOKENS = 256
+
+
+@dataclass
+class InputPlan:
+    """What is decided for one linear input of a decoder layer.
+
+    Attributes:
+        group: the input and the linears that share it, hence the permutation.
+        statistics: channel statistics over the calibration tokens.
+        sample: fp32 [tokens, K], the input of the first calibration tokens.
+        layout, permutation: decided by ``decide``.
+    """
+
+    group: InputGroup
+    statistics: ChannelStatistics
+    sample: torch.Tensor | None = None
+    layout: BlockLayout | None = None
+    permutation: torch.Tensor | None = None
+
+    def see(self, x: torch.Tensor) -> None:
+        """Take in activations [..., K]."""
+        self.statistics.update(x)
+        if self.sample is None:
+            self.sample = x.detach().reshape(-1, x.shape[-1])[:SAMPLE_TOKENS].float().cpu()
+
+    def decide(self, options: FMPQOptions, checkpoint: str) -> None:
+        """Choose layout and permutation; the ``natural`` checkpoint keeps order and has no INT8."""
+        statistic = self.statistics.metric()
+        if checkpoint == "natural":
+            self.layout = BlockLayout.of(statistic.numel(), 0)
+            self.permutation = natural_permutation(self.layout)
+        else:
+            self.layout = choose_layout(statistic, options)
+            self.permutation = outliers_last(statistic, self.layout, options.channel_order)
+
+
+def plan_layer(
+    layer: torch.nn.Module,
+    name: str,
+    family: Family,
+    run: Callable[[], None],
+    tokens: int,
+    options: FMPQOptions,
+    checkpoint: str,
+) -> dict[str, InputPlan]:
+    """Watch each linear input while ``run`` pushes the calibration windows through the layer.
+
+    Args:
+        layer: decoder layer with its weights.
+        name: its name, for messages.
+        family: where its linears are.
+        run: runs the calibration windows.
+        tokens: number of calibration tokens.
+        options, checkpoint: as in ``comet.fmpq.pipeline.quantize_model``.
+
+    Returns:
+        Plans by input name, in computing order.
+    """
+    plans = {}
+    with ExitStack() as hooks:
+        for group in family.inputs:
+            linear = layer.get_submodule(group.linears[0])
+            where = f"{name}.{group.name}"
+            statistics = ChannelStatistics(
+                linear.in_features, tokens, where, options.outlier_metric
+            )
+            plan = plans[group.name] = InputPlan(group, statistics)
+            hook = linear.register_forward_pre_hook(lambda _, x, plan=plan: plan.see(x[0]))
+            hooks.callback(hook.remove)
+        run()
+    for plan in plans.values():
+        plan.decide(options, checkpoint)
+    return plans
