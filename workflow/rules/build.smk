@@ -2,16 +2,12 @@
 """The CUDA library, compiled without a GPU."""
 
 
-rule kernels:
-    input:
-        "build/kernels/build.json",
-
-
 rule build_kernels:
     input:
-        sources=csrc_sources(),
+        csrc_sources,
     output:
-        "build/kernels/build.json",
+        library="build/kernels/libcomet_kernels.so",
+        info="build/kernels/build.json",
     log:
         "logs/build/kernels.log",
     conda:
@@ -21,3 +17,8 @@ rule build_kernels:
         architectures=config["kernels"]["architectures"],
     script:
         "../scripts/build_kernels.py"
+
+
+rule kernels:
+    input:
+        rules.build_kernels.output.info,

@@ -8,7 +8,9 @@ from snakemake.exceptions import WorkflowError
 from comet import config as configuration
 from comet.errors import UserError
 from comet.figures import FIGURES
-from comet.measurements import case_id
+from comet.kernels.build import source_files
+from comet.kernels.toolchain import find_toolchain
+from comet.measurements import KINDS as RECORD_KINDS
 from comet.speed import capability
 
 REPOSITORY = configuration.REPOSITORY

@@ -47,12 +47,16 @@ rule render_report:
     input:
         figures=figure_paths(DRAWN),
         records=[own_path(f"{kind}.jsonl") for kind, names in KINDS.items() if names],
+        references=reference_files(RECORD_KINDS),
     output:
         own_path("report.html"),
     log:
         f"logs/{MACHINE}/report.log",
     conda:
         "../../environment.yml"
+    params:
+        machine=MACHINE,
+        paper=repository_path("resources", "paper"),
     script:
         "../scripts/render_report.py"
 

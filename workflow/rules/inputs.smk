@@ -48,11 +48,13 @@ def text_entry(wildcards):
     return config["texts"][wildcards.text]
 
 
-def csrc_sources():
-    """Sources of the CUDA library."""
-    folder = REPOSITORY / "csrc"
-    kinds = ("*.cu", "*.cuh", "*.cpp", "*.h")
-    return sorted(str(path) for kind in kinds for path in folder.rglob(kind))
+def csrc_sources(wildcards):
+    """Sources of the CUDA library; a missing compiler is told before any job starts."""
+    try:
+        find_toolchain()
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+    return [str(path) for path in source_files()]
 
 
 def evaluated(wildcards):
@@ -83,6 +85,13 @@ KINDS = {
 ARRAY_FIGURES = ("fig3", "fig4", "precision_map")
 
 
+def reference_files(kinds):
+    """Committed reference runs that exist, for the given kinds."""
+    folders = [REPOSITORY / folder for folder in config["references"]]
+    files = [folder / f"{kind}.jsonl" for folder in folders for kind in kinds]
+    return [str(path) for path in files if path.is_file()]
+
+
 def gathered(wildcards):
     return [
         result_path("records", wildcards.kind, name) for name in KINDS[wildcards.kind]
@@ -96,10 +105,7 @@ def figure_records(wildcards):
 
 def figure_references(wildcards):
     """Committed reference runs of the kinds that a figure draws."""
-    kinds = FIGURES[wildcards.figure].kinds_needed
-    folders = [REPOSITORY / folder for folder in config["references"]]
-    files = [folder / f"{kind}.jsonl" for folder in folders for kind in kinds]
-    return [str(path) for path in files if path.is_file()]
+    return reference_files(FIGURES[wildcards.figure].kinds_needed)
 
 
 def figure_tables(wildcards):

@@ -31,6 +31,7 @@ rule quantize_model:
         gpu=int(DEVICE == "cuda"),
     params:
         options=config["fmpq"],
+        dtype=config["accuracy"]["dtype"],
         calibration=config["calibration"],
         seed=config["seed"],
         device=DEVICE,

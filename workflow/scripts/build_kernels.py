@@ -8,7 +8,7 @@ from comet.logs import logged
 
 with logged(snakemake.log[0]):
     build(
-        Path(snakemake.output[0]).parent,
-        archs=snakemake.params.architectures,
+        Path(snakemake.output.info).parent,
         jobs=snakemake.threads,
+        archs=[name.removeprefix("sm_") for name in snakemake.params.architectures],
     )

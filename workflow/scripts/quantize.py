@@ -6,21 +6,31 @@ from pathlib import Path
 import torch
 
 from comet.fmpq.options import FMPQOptions
-from comet.fmpq.pipeline import quantize_model
+from comet.fmpq.pipeline import Calibration, quantize_model
 from comet.logs import logged
 from comet.measurements import write_records
+from comet.models.folder import ModelFolder
 
 with logged(snakemake.log[0]):
     torch.set_num_threads(snakemake.threads)
+    params, config = snakemake.params, snakemake.config
+    text = params.calibration["text"]
     records = quantize_model(
-        Path(snakemake.input.model).parent,
-        Path(snakemake.input.text),
+        ModelFolder(Path(snakemake.input.model).parent),
+        Calibration(
+            Path(snakemake.input.text),
+            dataset=text,
+            windows=params.calibration["windows"],
+            context=params.calibration["context"],
+            joiner=config["texts"][text]["joiner"],
+        ),
         Path(snakemake.output.layers).parent,
-        FMPQOptions.from_config(snakemake.params.options),
+        FMPQOptions.from_config(params.options),
         checkpoint=snakemake.wildcards.checkpoint,
-        windows=snakemake.params.calibration["windows"],
-        context=snakemake.params.calibration["context"],
-        seed=snakemake.params.seed,
-        case_model=snakemake.wildcards.model,
+        model=snakemake.wildcards.model,
+        config=config,
+        seed=params.seed,
+        device=params.device,
+        dtype=params.dtype,
     )
     write_records(snakemake.output.records, records)

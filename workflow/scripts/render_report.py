@@ -3,10 +3,31 @@
 
 from pathlib import Path
 
+from comet.figures import FIGURES
 from comet.files import read_json_lines
 from comet.logs import logged
 from comet.report.render import render
 
+
+def read_all(paths):
+    return [row for path in paths for row in read_json_lines(path)]
+
+
 with logged(snakemake.log[0]):
-    records = [row for path in snakemake.input.records for row in read_json_lines(path)]
-    render(Path(snakemake.input.figures[0]).parent, records, Path(snakemake.output[0]))
+    config = snakemake.config
+    drawn = {Path(path).stem: Path(path) for path in snakemake.input.figures}
+    entries = config["models"] | config["texts"]
+    context = {
+        "labels": {name: entry["label"] for name, entry in entries.items()},
+        "config": config,
+        "machine": snakemake.params.machine,
+        "paper": Path(snakemake.params.paper),
+    }
+    render(
+        Path(snakemake.output[0]),
+        drawn,
+        {name: FIGURES[name] for name in drawn},
+        read_all(snakemake.input.records),
+        read_all(snakemake.input.references),
+        context,
+    )
