@@ -39,9 +39,9 @@ class ModelFolder:
         self.family: Family = family_named(raw.get("model_type"), str(self.path / "config.json"))
         try:
             self.config = AutoConfig.from_pretrained(self.path, local_files_only=True)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            reason = str(error).split("\n")[0]
-            raise UserError(f"{self.path / 'config.json'} cannot be used: {reason}") from error
+        except Exception as error:
+            # Which type reports a wrong value differs between versions of the library.
+            raise UserError(f"{self.path / 'config.json'} cannot be used: {error}") from error
 
     @cached_property
     def description(self) -> dict:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random models of every family."""
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+VOCAB = 96
+GROUPED = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+
+def tiny_config(family: str, **changes) -> PreTrainedConfig:
+    """A configuration of three layers; its linears have biases where the family has them."""
+    if family == "opt":
+        sizes = {
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "ffn_dim": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+        }
+        return OPTConfig(**(sizes | changes))
+    classes = {
+        "llama": LlamaConfig,
+        "mistral": MistralConfig,
+        "qwen2": Qwen2Config,
+        "qwen3": Qwen3Config,
+    }
+    if family in ("mistral", "qwen3"):
+        changes = {"head_dim": 16} | changes
+    if family == "mistral":
+        changes = {"sliding_window": None} | changes
+    return classes[family](**(GROUPED | changes))
+
+
+def write_model(folder: Path, config: PreTrainedConfig, seed: int = 0, **save_options) -> Path:
+    """Save a model with random weights, large enough that no layer is close to the identity."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    model.save_pretrained(folder, **save_options)
+    return folder
