@@ -39,6 +39,7 @@ FLAGS = (
     "-Xptxas=-v",
     "-Xcompiler=-Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden",
 )
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _ALLOWED_SPILLS = re.compile(r"^// comet-build: allow-spills (\d+)\b", re.MULTILINE)
 
 
@@ -129,10 +130,6 @@ def build(
 def _units(
     objects: Path, toolchain: Toolchain, archs: tuple[str, ...], macros: tuple[str, ...]
 ) -> list[Unit]:
-    headers = hashlib.sha256()
-    for path in source_files():
-        if path.suffix != ".cu":
-            headers.update(f"{path.relative_to(SOURCES)}\0{sha256_of(path)}\n".encode())
     units = []
     for source in sorted(SOURCES.rglob("*.cu")):
         folder = source.relative_to(SOURCES).parts[0]
@@ -142,13 +139,27 @@ def _units(
         flags = [*FLAGS, f"-I{SOURCES / 'include'}", *macros]
         flags += [f"-gencode={ARCHITECTURES[arch]}" for arch in targets]
         flags += [f"-ccbin={toolchain.cxx}"]
-        key = "\n".join((sha256_of(source), headers.hexdigest(), toolchain.version, *flags))
+        contents = [sha256_of(path) for path in _included(source)]
+        key = "\n".join((*contents, toolchain.version, *flags))
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         stem = "-".join(source.relative_to(SOURCES).with_suffix("").parts)
         base = objects / f"{stem}-{digest}"
         command = (str(toolchain.nvcc), *flags, "-c", str(source))
         units.append(Unit(source, command, base.with_suffix(".o"), base.with_suffix(".txt")))
     return units
+
+
+def _included(source: Path) -> list[Path]:
+    """A source and every header of ours that it includes, directly or through another."""
+    found, waiting = [], [source]
+    while waiting:
+        path = waiting.pop()
+        found.append(path)
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            for header in (path.parent / name, SOURCES / "include" / name):
+                if header.exists() and header.resolve() not in found + waiting:
+                    waiting.append(header.resolve())
+    return sorted(found)
 
 
 def _compile_all(units: list[Unit], jobs: int) -> dict[str, str]:

@@ -183,9 +183,8 @@ __device__ __forceinline__ int store_codes(const QuantizeParams& p, int token, i
   if (p.args.layout == kSm80) {
     out += static_cast<size_t>(token) * row_bytes_sm80(int4_blocks, int8_blocks);
     if (is_int4) {
-      // With a zero point the nibble is the unsigned code: the stored value plus the zero point.
-      const unsigned nibbles = (codes[0] + zero & 15) | (codes[1] + zero & 15) << 4 |
-                               (codes[2] + zero & 15) << 8 | (codes[3] + zero & 15) << 12;
+      const unsigned nibbles =
+          (codes[0] & 15) | (codes[1] & 15) << 4 | (codes[2] & 15) << 8 | (codes[3] & 15) << 12;
       reinterpret_cast<uint16_t*>(out + block * (kBlock / 2))[lane] = nibbles;
     } else {
       out += int4_blocks * (kBlock / 2) + (block - int4_blocks) * kBlock;
@@ -289,8 +288,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
     p.args.scales[static_cast<size_t>(own) * p.args.tokens + token] = scale.scale;
   }
   if (owns && own < int4_blocks && p.args.multiples != nullptr) {
-    const int zero = p.args.layout == kSm80 ? scale.zero * 16 : 0;
-    p.args.multiples[static_cast<size_t>(token) * int4_blocks + own] = scale.multiple + zero;
+    p.args.multiples[static_cast<size_t>(token) * int4_blocks + own] = scale.multiple;
   }
   if (threadIdx.x == 0 && p.args.mode != kTokenBlock) {
     p.args.scales[token] = shared.base;

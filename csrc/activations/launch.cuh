@@ -20,6 +20,8 @@ inline int check(const CometQuantizeArgs& a, int max_words) {
   if (a.channels < 1 || a.channels > blocks * kBlock) return kCometBadShape;
   if (a.mode < kTokenBlockMultiple || a.mode > kToken) return kCometBadOption;
   if (a.layout < kRows || a.layout > kSm80) return kCometBadOption;
+  // A code minus its zero point needs five bits.
+  if (a.layout == kSm80 && a.zero_point) return kCometBadOption;
   const void* outputs[] = {a.operand, a.scales, a.sums};
   for (const void* pointer : outputs) {
     if (pointer == nullptr || reinterpret_cast<uintptr_t>(pointer) % 4 != 0)

@@ -34,7 +34,7 @@ struct CometQuantizeArgs {
   void* operand;
   float* scales;       // [2, M]: base, INT8 scale; [B, M] in mode token_block
   int32_t* sums;       // [2, M]: row sums of the INT4 and INT8 operand; [B, M] in token_block
-  uint8_t* multiples;  // [M, B4] or null (kSm90); kSm80 with zero points: r + 16 * zero point
+  uint8_t* multiples;  // [M, B4]; may be null for kSm90, which holds r * code
 };
 
 COMET_API int comet_quantize(const CometQuantizeArgs* args, cudaStream_t stream);
