@@ -4,11 +4,40 @@
 from matplotlib.figure import Figure
 
 from comet.errors import UserError
-from comet.figures import fig9, fig10, fig11, fig12, fig13, fig14, fig15, style
+from comet.figures import (
+    fig3,
+    fig4,
+    fig9,
+    fig10,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    fig15,
+    kv4_loss,
+    precision_map,
+    style,
+    table1,
+    table2,
+)
 from comet.figures.save import save
 from comet.figures.spec import FigureInputs, FigureSpec
 
-MODULES = (fig9, fig10, fig11, fig12, fig13, fig14, fig15)
+MODULES = (
+    fig3,
+    fig4,
+    precision_map,
+    table1,
+    table2,
+    kv4_loss,
+    fig9,
+    fig10,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    fig15,
+)
 FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in MODULES}
 
 __all__ = ["FIGURES", "FigureInputs", "FigureSpec", "draw", "save"]

@@ -14,11 +14,13 @@ class Bar:
     """One bar: its value, who it comes from, and what is known about it.
 
     ``status`` is ``ok``, ``lower_bound``, or the word that stands in the gap, for instance ``OOM``.
+    ``text`` stands above the bar instead of the formatted value.
     """
 
     value: float | None
     origin: str = "published"
     status: str = "ok"
+    text: str | None = None
 
 
 def grouped_bars(
@@ -29,6 +31,7 @@ def grouped_bars(
     colour: dict[str, str],
     gap_font: float = 6.5,
     values: str | None = None,
+    ceiling: float | None = None,
 ) -> None:
     """Draw one group of bars for each of ``groups``, one bar for each of ``series``.
 
@@ -39,6 +42,7 @@ def grouped_bars(
         colour: series -> colour.
         gap_font: font size of the word in a gap, and of printed values.
         values: format of the value printed above a bar, for instance ``.2f``; None prints none.
+        ceiling: end of the axis; a bar that leaves it carries its value and an arrow.
     """
     width = 0.84 / max(1, len(series))
     narrow = values is not None and _too_narrow(axes, len(groups), width, gap_font)
@@ -56,8 +60,10 @@ def grouped_bars(
             if bar.status == "lower_bound":
                 _lower_bound(axes, x, bar.value, colour[name])
             if values:
-                _value(axes, x, bar.value, f"{bar.value:{values}}", gap_font, narrow)
-    tall = [bar.value for bar in bars.values() if bar.value is not None] or [1.0]
+                text = bar.text or f"{bar.value:{values}}"
+                _value(axes, x, bar.value, text, gap_font, narrow, ceiling)
+    tall = [min(bar.value, ceiling or bar.value) for bar in bars.values() if bar.value is not None]
+    tall = tall or [1.0]
     room = (0.35 if narrow else 0.15) if values else 0.06
     axes.set_ylim(min(0.0, *tall) * (1 + room), max(0.0, *tall) * (1 + room) or None)
     axes.set_xlim(-0.6, len(groups) - 0.4)
@@ -92,14 +98,19 @@ def _lower_bound(axes: Axes, x: float, y: float, colour: str) -> None:
     )
 
 
-def _value(axes: Axes, x: float, y: float, text: str, size: float, upright: bool) -> None:
+def _value(
+    axes: Axes, x: float, y: float, text: str, size: float, upright: bool, ceiling: float | None
+) -> None:
+    beyond = ceiling is not None and y > ceiling
+    below = beyond or y < 0
+    arrow = (" \u2192" if upright else " \u2191") if beyond else ""
     axes.annotate(
-        text,
-        (x, y),
-        xytext=(0, 2.5 if y >= 0 else -2.5),
+        text + arrow,
+        (x, ceiling if beyond else y),
+        xytext=(0, -2.5 if below else 2.5),
         textcoords="offset points",
         ha="center",
-        va="bottom" if y >= 0 else "top",
+        va="top" if below else "bottom",
         fontsize=size,
         rotation=90 if upright else 0,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.85},

@@ -36,30 +36,33 @@ RC = {
     "figure.constrained_layout.w_pad": 0.06,
 }
 
-GREY, BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK = (
+GREY, BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BROWN, PINK, BLACK = (
     "#6b6b6b",
     "#0072b2",
     "#56b4e9",
     "#009e73",
     "#e69f00",
     "#c8372d",
-    "#8a5fa8",
+    "#7b4fa0",
+    "#7a5230",
+    "#d98cb3",
     "#222222",
 )
 # One colour for one number format, whoever implements it; a mark tells who measured it.
 COLOURS = {
-    GREY: "cuBLAS-W16A16 cublas-bf16 TRT-LLM-FP16 trtllm-fp16 vllm-bf16 w16a16 FP16",
-    BLUE: "TRT-LLM-W4A16 trtllm-w4a16 vllm-w4a16 vllm-marlin-w4a16 rtn-w4a16 fmpq-w4a16 GPTQ",
-    SKY: "vllm-machete-w4a16 AWQ gptq-w4a16 w16a16-kv4 COMET-KV4 vllm-comet-kv4",
-    ORANGE: "TRT-LLM-W8A8 trtllm-w8a8 cublaslt-int8 vllm-cutlass-int8 rtn-w8a8 SmoothQuant "
-    "vllm-fp8 torch-fp8 vllm-cutlass-fp8",
-    GREEN: "Qserve qserve QoQ comet-w4a8 vllm-marlin-w4a8 vllm-cutlass-w4a8 vllm-fp8-kv8",
-    RED: "COMET-W4Ax COMET comet-w4ax fmpq-w4ax vllm-comet FMPQ-W4Ax",
-    PURPLE: "fmpq-w4axkv4 vllm-comet-w4ax fmpq-plus-w4ax FMPQ-W4AxKV4",
-    BLACK: "fmpq-w4a4 OmniQuant-W4A4",
+    GREY: "cuBLAS-W16A16, cublas-bf16, TRT-LLM-FP16, trtllm-fp16, vllm-bf16, w16a16, FP16",
+    BLUE: "TRT-LLM-W4A16, trtllm-w4a16, vllm-w4a16, vllm-marlin-w4a16, fmpq-w4a16, W4A16 OmniQuant",
+    SKY: "vllm-machete-w4a16, gptq-w4a16, rtn-w4a16, W4A16 GPTQ, COMET-KV4, vllm-comet-kv4",
+    ORANGE: "TRT-LLM-W8A8, trtllm-w8a8, cublaslt-int8, vllm-cutlass-int8, rtn-w8a8, vllm-fp8, "
+    "W8A8 SmoothQuant",
+    GREEN: "Qserve, qserve, comet-w4a8, vllm-marlin-w4a8, vllm-fp8-kv8, W4A8KV4 QoQ",
+    RED: "COMET-W4Ax, COMET, comet-w4ax, fmpq-w4ax, vllm-comet, W4Ax FMPQ",
+    PURPLE: "fmpq-w4axkv4, vllm-comet-w4ax, W4AxKV4 FMPQ",
+    BROWN: "fmpq-w4a4, W4A4 OmniQuant, torch-fp8, vllm-cutlass-fp8",
+    PINK: "w16a16-kv4, W4A16 AWQ, vllm-cutlass-w4a8",
 }
-COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names.split()}
-PALETTE = (RED, BLUE, ORANGE, GREEN, PURPLE, SKY, GREY, BLACK)
+COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names.split(", ")}
+PALETTE = (RED, BLUE, ORANGE, GREEN, PURPLE, SKY, BROWN, PINK, GREY, BLACK)
 
 
 def colours(series: list[str]) -> dict[str, str]:
@@ -128,6 +131,11 @@ def footnote(fig: Figure, lines: list[str]) -> None:
     width = int(fig.get_figwidth() * 16.5)
     text = "\n".join(part for line in lines for part in textwrap.wrap(line, width))
     fig.supxlabel(text, fontsize=8, color="#444444", x=0.01, ha="left", linespacing=1.4)
+
+
+def wrapped(label: str, width: int = 30) -> str:
+    """A long label on several lines."""
+    return "\n".join(textwrap.wrap(label, width)) or label
 
 
 def say(axes, lines: list[str]) -> None:
