@@ -2,29 +2,37 @@
 """How a workflow job speaks: everything into its log, bad input as one line, bars on the terminal."""
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from comet.errors import UserError
 
 
 @contextmanager
-def logged(path: Path | str) -> Iterator[None]:
-    """Send stdout and stderr to a log file for the length of the block.
+def logged(job) -> Iterator[None]:
+    """Send stdout and stderr of a workflow job to its log for the length of the block.
 
-    A ``UserError`` becomes one line in the log and on the terminal and ends the process with
-    status 1. Any other exception leaves its traceback in the log and goes on. Progress bars that
-    write to ``sys.__stderr__`` still reach the terminal.
+    A ``UserError`` becomes one line in the log and on the terminal, any other exception a
+    traceback in the log; both end the process with status 1. Progress bars that write to
+    ``sys.__stderr__`` still reach the terminal. Records of the job name the command that makes
+    its output, not the temporary script.
+
+    Args:
+        job: Snakemake's description of the job; ``log`` and ``output`` are used.
     """
-    with open(path, "w", encoding="utf-8", buffering=1) as log:
-        standard = sys.stdout, sys.stderr
+    sys.argv = ["snakemake", str(job.output[0])]
+    standard = sys.stdout, sys.stderr
+    with open(job.log[0], "w", encoding="utf-8", buffering=1) as log:
         sys.stdout = sys.stderr = log
         try:
             yield
         except UserError as error:
             for stream in (log, sys.__stderr__):
                 print(f"comet: {error}", file=stream)
+            sys.exit(1)
+        except Exception:
+            traceback.print_exc(file=log)
             sys.exit(1)
         finally:
             sys.stdout, sys.stderr = standard

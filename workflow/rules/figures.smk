@@ -56,6 +56,7 @@ rule render_report:
         "../../environment.yml"
     params:
         machine=MACHINE,
+        config_name=" + ".join(Path(path).name for path in workflow.configfiles),
         paper=repository_path("resources", "paper"),
     script:
         "../scripts/render_report.py"

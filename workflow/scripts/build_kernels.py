@@ -6,7 +6,7 @@ from pathlib import Path
 from comet.kernels.build import build
 from comet.logs import logged
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     build(
         Path(snakemake.output.info).parent,
         jobs=snakemake.threads,

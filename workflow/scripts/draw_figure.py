@@ -12,7 +12,7 @@ def read_all(paths):
     return [row for path in paths for row in read_json_lines(path)]
 
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     config = snakemake.config
     entries = config["models"] | config["texts"]
     arrays = snakemake.input.get("arrays")

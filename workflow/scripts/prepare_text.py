@@ -7,7 +7,7 @@ from comet.data.entries import TextEntry
 from comet.data.prepare import prepare_text
 from comet.logs import logged
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     prepare_text(
         TextEntry.from_config(snakemake.wildcards.text, snakemake.params.entry),
         Path(snakemake.output.test).parent,

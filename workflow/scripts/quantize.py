@@ -11,7 +11,7 @@ from comet.logs import logged
 from comet.measurements import write_records
 from comet.models.folder import ModelFolder
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     torch.set_num_threads(snakemake.threads)
     params, config = snakemake.params, snakemake.config
     text = params.calibration["text"]

@@ -13,13 +13,14 @@ def read_all(paths):
     return [row for path in paths for row in read_json_lines(path)]
 
 
-with logged(snakemake.log[0]):
+with logged(snakemake):
     config = snakemake.config
     drawn = {Path(path).stem: Path(path) for path in snakemake.input.figures}
     entries = config["models"] | config["texts"]
     context = {
         "labels": {name: entry["label"] for name, entry in entries.items()},
         "config": config,
+        "config_name": snakemake.params.config_name,
         "machine": snakemake.params.machine,
         "paper": Path(snakemake.params.paper),
     }
