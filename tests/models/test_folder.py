@@ -105,7 +105,7 @@ def test_tensors_convert_and_own_their_memory(tmp_path):
         (lambda c: c.pop("model_type"), "unsupported model family None"),
         (
             lambda c: c.update(num_attention_heads=5),
-            "config.json cannot be used: .* not a multiple",
+            "config.json cannot be used",
         ),
     ],
 )
