@@ -4,7 +4,7 @@
 
 rule measure_gemm:
     input:
-        library=rules.build_kernels.output,
+        library=rules.build_kernels.output.library,
         shapes=repository_path("resources", "paper", "model_shapes.csv"),
     output:
         result_path("records", "gemm", "{model}.jsonl"),

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the linear layers of one model, or record what is missing."""
 
+from pathlib import Path
+
 from comet.logs import logged
 from comet.measurements import write_records
-from comet.speed.gemm import measure_model
+from comet.speed.bench import gemm_records
 
 with logged(snakemake):
-    records = measure_model(
+    records = gemm_records(
         snakemake.wildcards.model,
         m=snakemake.params.m,
         backends=snakemake.params.backends,
-        library=snakemake.input.library,
+        library=Path(snakemake.input.library),
+        config=snakemake.config,
         seed=snakemake.params.seed,
     )
     write_records(snakemake.output[0], records)
