@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the real Snakemake in a folder of its own; writes a tiny model and a tiny text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORDS = [
+    "the",
+    "river",
+    "runs",
+    "past",
+    "an",
+    "old",
+    "mill",
+    "and",
+    "small",
+    "boats",
+    "carry",
+    "salt",
+    "to",
+    "towns",
+    "on",
+    "its",
+    "banks",
+    "where",
+    "people",
+    "trade",
+    "cloth",
+    "for",
+    "grain",
+    "in",
+    "every",
+    "season",
+    "of",
+    "a",
+    "long",
+    "year",
+]
+
+
+def passages(count: int = 40) -> list[dict]:
+    """Passages that differ from each other, the same on every machine."""
+    rows = []
+    for number in range(count):
+        words = [WORDS[(number * 7 + step * (number % 5 + 1)) % len(WORDS)] for step in range(60)]
+        rows.append({"title": f"Article {number}", "text": " ".join(words) + "."})
+    return rows
+
+
+def write_model(folder: Path) -> None:
+    """A random LLaMA with 192 channels (one and a half blocks) and a word tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate(["<unk>", ".", *dict.fromkeys(WORDS)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=192,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    fast.save_pretrained(folder)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment, with the package importable and one thread a job."""
+    paths = [variables.pop("PYTHONPATH", ""), str(REPOSITORY)]
+    fixed = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    fixed["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return os.environ | fixed | variables
+
+
+def snakemake(*arguments: str) -> subprocess.CompletedProcess:
+    """Snakemake in the repository itself, for what runs no job."""
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment(),
+        check=False,
+    )
+
+
+@dataclass
+class Inputs:
+    """The tiny model, its text, and the configuration that names them."""
+
+    folder: Path
+    config: dict = field(default_factory=dict)
+
+
+class Workflow:
+    """Snakemake in a working directory of its own, with the default configuration and overrides."""
+
+    def __init__(self, directory: Path, config: dict, variables: dict | None = None) -> None:
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.environment = variables or {}
+        self.configure(config)
+
+    def configure(self, config: dict) -> None:
+        text = yaml.safe_dump(config)
+        (self.directory / "override.yaml").write_text(text, encoding="utf-8")
+
+    def command(self, *arguments: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "snakemake"),
+            *("--snakefile", str(REPOSITORY / "workflow" / "Snakefile")),
+            *("--directory", str(self.directory), "--cores", "2"),
+            *("--configfile", str(REPOSITORY / "config" / "config.yaml")),
+            *(str(self.directory / "override.yaml"), "--"),
+            *arguments,
+        ]
+
+    def start(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen:
+        command = self.command(*arguments)
+        position = command.index("--configfile")
+        return subprocess.Popen(
+            [*command[:position], *options, *command[position:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.directory,
+            env=environment(**self.environment),
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, options: tuple[str, ...] = (), expect: int | None = 0) -> str:
+        """Run targets; returns everything that was printed and checks the exit status."""
+        process = self.start(*arguments, options=options)
+        output, _ = process.communicate(timeout=400)
+        if expect is not None:
+            assert process.returncode == expect, output
+        return output
+
+    def interrupt(self, target: str, ready: Callable[[], bool], how: signal.Signals) -> str:
+        """Start a target and send a signal to all its processes as soon as ``ready``."""
+        process = self.start(target)
+        deadline = time.monotonic() + 120
+        while not ready():
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline, "the run never became ready to be interrupted"
+            time.sleep(0.05)
+        if how == signal.SIGKILL:
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
+        return process.communicate(timeout=120)[0]
+
+    def path(self, *parts: str) -> Path:
+        return self.directory.joinpath("results", "local-tiny", *parts)
+
+    def records(self, kind: str) -> list[dict]:
+        lines = self.path(f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run on tiny inputs: what it leaves behind, and that a second one does nothing."""
+
+import json
+import xml.etree.ElementTree as ET
+
+from comet.measurements import read_records
+
+
+def test_every_record_is_valid_and_says_where_it_comes_from(finished):
+    accuracy = read_records(finished.path("accuracy.jsonl"))
+    assert sorted(record.backend for record in accuracy) == ["fmpq-w4ax", "w16a16"]
+    for record in accuracy + read_records(finished.path("quantize.jsonl")):
+        assert record.status == "ok"
+        assert record.provenance["config"]["accuracy"]["models"] == ["tiny"]
+        assert record.provenance["seed"] == 0
+        assert record.provenance["command"].startswith("snakemake results/local-tiny/")
+        assert record.environment["versions"]["torch"]
+
+
+def test_figures_and_report_are_whole(finished):
+    assert ET.parse(finished.path("figures", "table1.svg")).getroot().tag.endswith("svg")
+    assert finished.path("figures", "table1.png").read_bytes().startswith(b"\x89PNG")
+    page = finished.path("report.html").read_text(encoding="utf-8")
+    assert "random LLaMA" in page
+    assert "local-tiny" in page
+
+
+def test_each_job_has_its_own_log_and_nothing_half_written(finished):
+    logs = list((finished.directory / "logs").rglob("*.log"))
+    assert len(logs) >= 8
+    assert not list(finished.directory.rglob("*.part"))
+
+
+def test_a_second_run_does_nothing(finished):
+    assert "Nothing to be done" in finished.run("report")
+
+
+def test_a_changed_setting_reruns_what_depends_on_it(finished, inputs):
+    changed = inputs.config | {"fmpq": {"int8_share": 0.5}}
+    finished.configure(changed)
+    try:
+        plan = finished.run("report", options=("--dry-run",))
+    finally:
+        finished.configure(inputs.config)
+    assert "rule quantize_model" in plan
+    assert "fmpq-w4ax" in plan
+    assert "rule prepare_model" not in plan
+    assert "-w16a16-" not in plan.split("localrule gather")[0].split("rule gather")[0]
+
+
+def test_the_built_in_report_is_made(finished):
+    finished.run("report", options=("--report", "report.zip"))
+    assert (finished.directory / "report.zip").stat().st_size > 100_000
+
+
+def test_layers_of_the_checkpoint_are_described(finished):
+    layers = finished.path("quantized", "tiny", "fmpq", "layers.json")
+    assert json.loads(layers.read_text(encoding="utf-8"))["model"] == "tiny"
