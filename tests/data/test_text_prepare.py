@@ -100,13 +100,8 @@ def test_boolq_rows_follow_their_passage(tmp_path):
 
 
 def test_half_is_a_fixed_function_of_the_title():
-    titles = ("Ethanol fuel", "House tax", "Pain", "Rome")
-    assert [half_of(title) for title in titles] == [
-        "test",
-        "calibration",
-        "calibration",
-        "calibration",
-    ]
+    assert half_of("Ethanol fuel") == "test"
+    assert half_of("House tax") == half_of("Pain") == "calibration"
 
 
 def test_rows_and_titles_that_do_not_fit(tmp_path):

@@ -237,6 +237,27 @@ def test_full_disk_as_the_safetensors_writer_reports_it(tmp_path, base, monkeypa
     assert leftovers(tmp_path / "out") == []
 
 
+def test_full_disk_while_unpacking(tmp_path, base, monkeypatch):
+    downloads, entry, _ = base
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("zipfile.ZipFile.extract", full)
+    with pytest.raises(UserError, match="cannot write .*No space left on device; free space"):
+        prepare_model(entry, {}, tmp_path / "out" / "base", downloads)
+    assert leftovers(tmp_path / "out") == []
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path, base):
+    downloads, entry, _ = base
+    stale = tmp_path / "out" / ".base.source"
+    stale.mkdir(parents=True)
+    (stale / "half.gguf").write_text("")
+    prepare_model(entry, {}, tmp_path / "out" / "base", downloads)
+    assert leftovers(tmp_path / "out") == ["base"]
+
+
 def test_prepared_again_replaces_the_folder(tmp_path):
     source = write_model(tmp_path / "m", tiny_config("llama"))
     entry = declared("m", "llama", kind="folder", path=str(source))

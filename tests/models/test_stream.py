@@ -16,27 +16,34 @@ def windows(n: int = 3, length: int = 11) -> torch.Tensor:
     return torch.randint(3, VOCAB, (n, length), generator=torch.Generator().manual_seed(1))
 
 
-def whole_model_states(folder: ModelFolder, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def whole_model_states(
+    folder: ModelFolder, ids: torch.Tensor, device: str = "cpu"
+) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
-        return folder.load()(ids, output_hidden_states=True).hidden_states
+        return folder.load(device=device)(ids, output_hidden_states=True).hidden_states
 
 
-def assert_streams_like_the_whole_model(folder: ModelFolder) -> None:
+def assert_streams_like_the_whole_model(folder: ModelFolder, device: str = "cpu") -> None:
     ids = windows()
-    states = whole_model_states(folder, ids)
-    stream = LayerStream(folder, ids, progress=False)
+    states = whole_model_states(folder, ids.to(device), device)
+    stream = LayerStream(folder, ids, device, progress=False)
     count = 0
     for index, _, run in stream:
         torch.testing.assert_close(stream.hidden, states[index])
         run(advance=True)
         count += 1
     assert count == stream.layer_count == 3
-    normed = folder.load().get_submodule(folder.family.after_layers[0])(stream.hidden)
+    normed = folder.load(device=device).get_submodule(folder.family.after_layers[0])(stream.hidden)
     torch.testing.assert_close(normed.detach(), states[-1])
 
 
 def test_equals_whole_model(tiny):
     assert_streams_like_the_whole_model(ModelFolder(tiny))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+def test_equals_whole_model_on_a_gpu(tiny):
+    assert_streams_like_the_whole_model(ModelFolder(tiny), "cuda")
 
 
 @pytest.mark.parametrize("tie", [True, False])
