@@ -69,7 +69,11 @@ class CheckpointWriter:
         for name, weight in (packed or {}).items():
             everything.update(packed_tensors(name, weight))
             self.layers[name] = packed_facts(weight)
-        everything = {name: t.detach().cpu().contiguous() for name, t in everything.items()}
+        # Clones, since safetensors refuses tensors that share memory (q, k and v share one perm).
+        everything = {
+            name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, t in everything.items()
+        }
         with atomic_path(self.folder / shard) as temporary:
             save_file(everything, temporary, metadata={"format": "pt"})
         self.weight_map.update(dict.fromkeys(everything, shard))
