@@ -49,8 +49,8 @@ def draw(
     measured_colour = style.colours(names)
 
     count = 1 + (len(layers) + 1) // 2
-    fig = style.new_figure(2.6 * count + 0.18 * len(shown.missing) + 1.5)
-    heights = [2.6] * count + ([0.18 * len(shown.missing)] if shown.missing else [])
+    heights = [2.6] * count + style.text_heights(shown.missing)
+    fig = style.new_figure(sum(heights) + 1.5)
     grid = fig.add_gridspec(len(heights), 2, height_ratios=heights)
     for i, model in enumerate(models):
         ax = fig.add_subplot(grid[0, i])

@@ -44,7 +44,7 @@ def grouped_bars(
         values: format of the value printed above a bar, for instance ``.2f``; None prints none.
         ceiling: end of the axis; a bar that leaves it carries its value and an arrow.
     """
-    width = 0.84 / max(1, len(series))
+    width = min(0.84 / max(1, len(series)), 0.07 * (len(groups) + 0.2))
     narrow = values is not None and _too_narrow(axes, len(groups), width, gap_font)
     for g, group in enumerate(groups):
         alone = sum((group, name) in bars for name in series) == 1
@@ -65,7 +65,8 @@ def grouped_bars(
     tall = [min(bar.value, ceiling or bar.value) for bar in bars.values() if bar.value is not None]
     tall = tall or [1.0]
     room = (0.35 if narrow else 0.15) if values else 0.06
-    axes.set_ylim(min(0.0, *tall) * (1 + room), max(0.0, *tall) * (1 + room) or None)
+    top = ceiling if ceiling in tall else max(0.0, *tall) * (1 + room)
+    axes.set_ylim(min(0.0, *tall) * (1 + room), top or None)
     axes.set_xlim(-0.6, len(groups) - 0.4)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0)

@@ -23,7 +23,7 @@ def draw(inputs: FigureInputs) -> Figure:
     shown = measured.show(inputs, "serving", lambda r: r["metric"] == "tokens_per_s")
     panels = _by_model(shown.records)
 
-    heights = [2.6] * (1 + len(panels)) + ([0.18 * len(shown.missing)] if shown.missing else [])
+    heights = [2.6] * (1 + len(panels)) + style.text_heights(shown.missing)
     fig = style.new_figure(sum(heights) + 1.4)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     drawn = {(r["batch"], r["series"]): bars.Bar(float(r["value"])) for r in rows}

@@ -88,7 +88,7 @@ def _surface(ax: Axes3D, sample: arrays.Sample) -> None:
         axis.set_major_locator(MaxNLocator(5))
     ax.tick_params(labelsize=7.5, pad=1)
     ax.view_init(elev=28, azim=-58)
-    ax.set_box_aspect((1.5, 1.0, 0.75), zoom=1.12)
+    ax.set_box_aspect((1.5, 1.0, 0.75), zoom=1.04)
 
 
 SPEC = FigureSpec(

@@ -6,7 +6,7 @@ import statistics
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from comet.figures import bars, measured, published, style
+from comet.figures import ablation, bars, measured, published, style
 from comet.figures.spec import FigureInputs, FigureSpec
 
 BASELINE = "cublas-bf16"
@@ -30,19 +30,21 @@ def draw(inputs: FigureInputs) -> Figure:
     batches = published.unique(row["batch"] for row in rows)
     shown = measured.show(inputs, "gemm", lambda r: r["metric"] == "time")
     pairs = measured.ratios(shown.records, lambda r: r["backend"] == BASELINE, on=measured.GEMM)
-    sizes = sorted({record["case"]["m"] for record, _ in pairs})
+    pairs = [p for p in pairs if ablation.variant(p[0]) == ablation.FULL]
+    sizes = _sizes({record["case"]["m"] for record, _ in pairs}, batches)
     backends = published.unique(record["backend"] for record, _ in pairs)
     measured_colour = style.colours(backends)
 
     heights = [1.25] * len(batches) + [1.7] * len(sizes)
-    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    heights += style.text_heights(shown.missing)
     fig = style.new_figure(sum(heights) + 3.4)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     for ax, batch in zip(axes, batches, strict=False):
         panel = [row for row in rows if row["batch"] == batch]
         _published_panel(ax, panel, means, batch, series, colour, batch == batches[-1])
     for ax, m in zip(axes[len(batches) :], sizes, strict=False):
-        _measured_panel(ax, [p for p in pairs if p[0]["case"]["m"] == m], m, inputs)
+        _measured_panel(ax, [p for p in pairs if p[0]["case"]["m"] == m], inputs)
+        ax.set_title(f"m = {m}, measured on {shown.device}", loc="left")
     if shown.missing:
         style.say(axes[-1], shown.missing)
     entries = [(name, "published", colour[name]) for name in series]
@@ -53,6 +55,13 @@ def draw(inputs: FigureInputs) -> Figure:
     notes = [f"{code}: {text}." for code, text in CODES.items()]
     style.footnote(fig, ["Cautions on the published bars. " + " ".join(notes)])
     return fig
+
+
+def _sizes(measured_sizes: set[int], batches: list[str]) -> list[int]:
+    """The measured batches to draw: those of the paper first, at most as many as it has."""
+    of_paper = {int(batch) for batch in batches}
+    ranked = sorted(measured_sizes, key=lambda m: (m not in of_paper, m))
+    return sorted(ranked[: len(batches)])
 
 
 def _published_panel(
@@ -96,9 +105,7 @@ def _published_panel(
         ax.set_xticklabels([])
 
 
-def _measured_panel(
-    ax: Axes, pairs: list[tuple[dict, float]], m: int, inputs: FigureInputs
-) -> None:
+def _measured_panel(ax: Axes, pairs: list[tuple[dict, float]], inputs: FigureInputs) -> None:
     def shape(record: dict) -> str:
         case = record["case"]
         return f"{inputs.label(case['model'])}\n{case['layer']} {case['n']}x{case['k']}"
@@ -112,7 +119,6 @@ def _measured_panel(
         drawn[MEAN, name] = bars.Bar(mean, pairs[0][0]["origin"])
     bars.grouped_bars(ax, [*groups, MEAN], series, drawn, style.colours(series))
     bars.baseline(ax)
-    ax.set_ylabel(f"m = {m}")
     rotation = 90 if len(groups) > 8 else 0
     ax.set_xticks(ax.get_xticks(), [*groups, MEAN], rotation=rotation, fontsize=7.5)
 

@@ -31,7 +31,7 @@ def draw(inputs: FigureInputs) -> Figure:
         if (bars_of := increases(records, inputs))
     }
     heights = [2.3] * len(panels)
-    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    heights += style.text_heights(shown.missing)
     heights += [2.3]
     fig = style.new_figure(sum(heights) + 1.6)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

@@ -26,7 +26,7 @@ def draw(inputs: FigureInputs) -> Figure:
     shown = measured.show(inputs, "quantize", SPEC.selects)
     cases = published.unique((r["case"]["model"], r["case"]["method"]) for r in shown.records)
     blocks = _blocks(inputs)
-    heights = [2.0] * len(cases) + [0.18 * len(shown.missing)] * bool(shown.missing)
+    heights = [2.0] * len(cases) + style.text_heights(shown.missing)
     heights += [1.9] if blocks else []
     if not heights:
         heights, shown = [0.5], measured.Shown([], None, ["not measured: no quantize record"])

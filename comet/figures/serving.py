@@ -41,7 +41,7 @@ def draw(
     measured_colour = style.colours(backends)
 
     heights = [2.0] * (len(settings) + len(measured_settings))
-    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    heights += style.text_heights(shown.missing)
     fig = style.new_figure(sum(heights) + 1.6)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     for ax, (length_in, length_out) in zip(axes, settings, strict=False):

@@ -138,12 +138,28 @@ def wrapped(label: str, width: int = 30) -> str:
     return "\n".join(textwrap.wrap(label, width)) or label
 
 
+def said(lines: list[str]) -> list[str]:
+    """The lines wrapped to a panel as wide as the figure."""
+    return [part for line in lines for part in textwrap.wrap(line, int(WIDTH * 13))]
+
+
+def text_heights(lines: list[str]) -> list[float]:
+    """Height in inches of the panel that ``say`` needs, as a list; empty where nothing is said."""
+    return [0.1 + 0.17 * len(said(lines))] if lines else []
+
+
 def say(axes, lines: list[str]) -> None:
     """Turn a panel into text: what is not there, and why."""
     axes.set_axis_off()
-    width = int(axes.figure.get_figwidth() * 13)
-    text = "\n".join(part for line in lines for part in textwrap.wrap(line, width))
-    axes.text(0.0, 0.5, text, transform=axes.transAxes, va="center", fontsize=8.5, color=GREY)
+    axes.text(
+        0.0,
+        0.5,
+        "\n".join(said(lines)),
+        transform=axes.transAxes,
+        va="center",
+        fontsize=8.5,
+        color=GREY,
+    )
 
 
 def context():

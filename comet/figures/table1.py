@@ -24,7 +24,7 @@ def draw(inputs: FigureInputs) -> Figure:
     shown = measured.show(inputs, "accuracy", SPEC.selects)
     panels = by_condition(shown.records)
     heights = [2.5] * len(panels)
-    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    heights += style.text_heights(shown.missing)
     heights += [2.1] * PUBLISHED_ROWS
     fig = style.new_figure(sum(heights) + 1.9)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

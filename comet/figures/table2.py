@@ -25,7 +25,7 @@ def draw(inputs: FigureInputs) -> Figure:
     for record in shown.records:
         panels.setdefault((record["case"]["model"], record["metric"]), []).append(record)
     heights = [2.2] * len(panels)
-    heights += [0.18 * len(shown.missing)] if shown.missing else []
+    heights += style.text_heights(shown.missing)
     heights += [2.2] * len(sizes)
     fig = style.new_figure(sum(heights) + 1.6)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

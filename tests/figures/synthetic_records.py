@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small made-up records for figure and report tests; no number here was measured."""
+
+from comet.measurements import Measurement, skipped
+
+ENVIRONMENT = {"device": "Test GPU", "python": "3.11", "versions": {"torch": "2.13.0"}}
+PROVENANCE = {
+    "commit": "0123abc",
+    "dirty": False,
+    "seed": 0,
+    "start": "2026-01-01T00:00:00+00:00",
+    "run_id": "run",
+}
+REASON = "no NVIDIA GPU; run on a machine with one"
+PPL = {
+    "w16a16": 20.0,
+    "w16a16-kv4": 20.5,
+    "fmpq-w4a4": 200.0,
+    "fmpq-w4ax": 30.0,
+    "fmpq-w4axkv4": 31.2,
+}
+
+
+def record(kind: str, case: dict, metric: str, unit: str, backend: str, value: float, **fields):
+    """One record as a dictionary."""
+    made = {"environment": ENVIRONMENT, "provenance": PROVENANCE} | fields
+    return Measurement(kind, case, metric, unit, backend, [value], **made).as_dict()
+
+
+def skip(kind: str, case: dict, metric: str, backend: str) -> dict:
+    """One skipped record as a dictionary."""
+    made = {"environment": ENVIRONMENT, "provenance": PROVENANCE}
+    return skipped(kind, case, metric, "us", backend, REASON, **made).as_dict()
+
+
+def accuracy(model: str = "tiny", dataset: str = "text") -> list[dict]:
+    """One perplexity for each backend of ``PPL``."""
+    case = {"model": model, "dataset": dataset, "split": "test", "context": 64, "windows": "0-1"}
+    return [record("accuracy", case, "ppl_token_64", "1", b, v) for b, v in PPL.items()]
+
+
+def quantize(layers: int = 3) -> list[dict]:
+    """Three shares for each layer."""
+    shares = {"int8_block_share": 18.0, "outlier_channel_share": 9.0, "w4a4_mac_share": 88.0}
+    return [
+        record(
+            "quantize",
+            {"model": "tiny", "layer": f"model.layers.{i}", "method": "fmpq"},
+            metric,
+            "%",
+            "fmpq",
+            value + i,
+        )
+        for i in range(layers)
+        for metric, value in shares.items()
+    ]
+
+
+def gemm(m: int = 16, **fields) -> list[dict]:
+    """cuBLAS at 30 us, the full W4Ax kernel at 10 us, a slower variant at 15 us, W4A8 at 20 us."""
+    shape = {"model": "tiny", "layer": "qkv", "m": m, "n": 512, "k": 256}
+    times = [
+        ("cublas-bf16", {}, 30.0),
+        ("comet-w4ax", {"int4_share": 0.75, "variant": "full"}, 10.0),
+        ("comet-w4ax", {"int4_share": 0.75, "variant": "no-pipeline"}, 15.0),
+        ("comet-w4a8", {"int4_share": 0.0}, 20.0),
+    ]
+    return [record("gemm", shape | more, "time", "us", b, t, **fields) for b, more, t in times]
+
+
+def serving(requests: tuple[int, ...] = (4, 16)) -> list[dict]:
+    """W4A16 at 100 tokens/s a request, 16 bit at half of it, COMET at twice."""
+    speeds = {"vllm-w4a16": 100.0, "vllm-bf16": 50.0, "vllm-comet": 200.0}
+    return [
+        record(
+            "serving",
+            {"model": "tiny", "input_tokens": 8, "output_tokens": 4, "requests": n},
+            "tokens_per_s",
+            "tokens/s",
+            backend,
+            speed * n,
+        )
+        for n in requests
+        for backend, speed in speeds.items()
+    ]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured records join the published figures in their own mark, from their own run."""
+
+import numpy as np
+import pytest
+import synthetic_records as synthetic
+from matplotlib.colors import to_rgba
+
+from comet.errors import UserError
+from comet.figures import FigureInputs, arrays, draw, fig4, style
+
+CPU = synthetic.ENVIRONMENT | {"device": "cpu"}
+
+
+def solid(axes) -> list:
+    return [p for p in axes.patches if p.get_facecolor() != to_rgba("white")]
+
+
+def heights(patches) -> list[float]:
+    return [pytest.approx(p.get_height()) for p in patches]
+
+
+def legend(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_gemm_joins_fig9_as_speed_up_over_cublas_of_the_full_kernel(paper):
+    figure = draw("fig9", FigureInputs(synthetic.gemm(m=16), paper))
+    axes = figure.axes[6]
+    assert len(figure.axes) == 7
+    assert axes.get_title(loc="left") == "m = 16, measured on Test GPU"
+    labels = [t.get_text() for t in axes.get_xticklabels()]
+    assert labels == ["tiny\nqkv 512x256", "GeoMean"]
+    assert heights(solid(axes)) == [3.0, 1.5, 3.0, 1.5]
+    assert "measured (Test GPU)" in legend(figure)
+
+
+def test_numbers_of_different_runs_are_not_compared(paper):
+    records = synthetic.gemm()
+    records[1]["provenance"] = records[1]["provenance"] | {"run_id": "another"}
+    axes = draw("fig9", FigureInputs(records, paper)).axes[6]
+    assert heights(solid(axes)) == [1.5, 1.5]
+
+
+def test_variants_join_the_ablations(paper):
+    thirteen = draw("fig13", FigureInputs(synthetic.gemm(), paper))
+    assert heights(solid(thirteen.axes[2])) == [1.5]
+    fourteen = draw("fig14", FigureInputs(synthetic.gemm(), paper))
+    assert heights(solid(fourteen.axes[2])) == [2.0, pytest.approx(20 / 15)]
+
+
+def test_serving_joins_the_end_to_end_figures(paper):
+    ten = draw("fig10", FigureInputs(synthetic.serving(), paper))
+    assert heights(solid(ten.axes[2])) == [0.5, 2.0]
+    twelve = draw("fig12", FigureInputs(synthetic.serving((4, 16)), paper))
+    assert heights(solid(twelve.axes[2])) == [0.5, 2.0]
+    assert len(draw("fig12", FigureInputs(synthetic.serving((16,)), paper)).axes) == 2
+    fifteen = draw("fig15", FigureInputs(synthetic.serving(), paper))
+    assert heights(solid(fifteen.axes[2])) == [2.0]
+    eleven = draw("fig11", FigureInputs(synthetic.serving(), paper))
+    assert heights(solid(eleven.axes[1])) == [2.0, 1.0, 4.0, 8.0, 4.0, 16.0]
+
+
+def test_a_modelled_record_is_hatched(paper):
+    records = synthetic.gemm(origin="modelled")
+    axes = draw("fig9", FigureInputs(records, paper)).axes[6]
+    assert {p.get_hatch() for p in axes.patches} == {"////"}
+
+
+def test_a_skipped_record_is_said_once_and_draws_nothing(paper):
+    skip = synthetic.skip("gemm", {"model": "tiny"}, "time", "comet-w4ax")
+    figure = draw("fig9", FigureInputs([skip, skip], paper))
+    said = [text.get_text() for text in figure.axes[-1].texts]
+    assert said == [f"not measured: comet-w4ax: {synthetic.REASON}"]
+    assert "measured (none here)" in legend(figure)
+
+
+def test_the_reference_run_stands_in_and_is_named_as_such(paper):
+    skip = synthetic.skip("gemm", {"model": "tiny"}, "time", "comet-w4ax")
+    figure = draw("fig9", FigureInputs([skip], paper, reference=synthetic.gemm()))
+    assert "measured (Test GPU, reference run)" in legend(figure)
+    own = draw("fig9", FigureInputs(synthetic.gemm(environment=CPU), paper, None, synthetic.gemm()))
+    assert "measured (cpu)" in legend(own)
+
+
+def test_perplexity_names_text_context_and_windows(paper):
+    records = synthetic.accuracy() + synthetic.accuracy(dataset="other")
+    inputs = FigureInputs(records, paper, labels={"text": "A text", "tiny": "Tiny model"})
+    first, second, *_ = draw("table1", inputs).axes
+    title = "Measured on Test GPU: A text, test, context 64 tokens, windows 0-1"
+    assert first.get_title(loc="left") == title
+    assert "other, test" in second.get_title(loc="left")
+    assert heights(solid(first)) == list(synthetic.PPL.values())
+    assert [t.get_text() for t in first.get_xticklabels()] == ["Tiny model"]
+
+
+def test_kv4_loss_is_shown_alone_and_on_top(paper):
+    axes = draw("kv4_loss", FigureInputs(synthetic.accuracy(), paper)).axes[0]
+    assert heights(solid(axes)) == [0.5, pytest.approx(1.2)]
+    assert [t.get_text() for t in axes.texts] == ["+0.500 (+2.50%)", "+1.200 (+4.00%)"]
+
+
+def test_precision_map_has_a_bar_for_each_layer(paper, statistics):
+    figure = draw("precision_map", FigureInputs(synthetic.quantize(), paper, statistics))
+    assert heights(solid(figure.axes[0])) == [18.0, 19.0, 20.0]
+    assert figure.axes[0].get_ylabel() == "blocks in INT8, %"
+    cells = [text.get_text() for text in figure.axes[3].texts]
+    assert cells == ["1/3"] * 4
+
+
+def test_fig4_shows_the_precision_of_every_block(paper, statistics):
+    with arrays.opened(statistics) as opened:
+        sample = opened.sample("model.layers.0.attn_in")
+    before, after = fig4.before_and_after(sample)
+    assert before == ["INT8", "INT8", "INT8"]
+    assert after == ["INT4", "INT4", "INT8"]
+    figure = draw("fig4", FigureInputs([], paper, statistics))
+    colours = [p.get_facecolor() for p in figure.axes[1].patches]
+    assert colours == [to_rgba(style.BLUE), to_rgba(style.BLUE), to_rgba(style.RED)]
+    left, right = (axes.images[0].get_array() for axes in figure.axes[:2])
+    assert left.shape == right.shape == (24, 384)
+    assert np.isclose(left.max(), right.max())
+    assert right[:, 256:300].min(axis=0).max() > right[:, :256].mean()
+
+
+def test_fig3_keeps_the_largest_value_of_each_bin(paper, statistics):
+    values = np.arange(10.0).reshape(1, 10)
+    assert arrays.pooled(values, 1, 3).tolist() == [[2.0, 5.0, 9.0]]
+    figure = draw("fig3", FigureInputs(synthetic.quantize(), paper, statistics))
+    titles = {axes.get_title() for axes in figure.axes}
+    assert titles == {f"model.layers.{i}.{x}" for i in (0, 1) for x in ("attn_in", "mlp_out")}
+    assert "measured (Test GPU)" in legend(figure)
+
+
+def test_representative_layers_show_each_input_once():
+    names = [f"model.layers.{i}.{x}" for i in (0, 5, 9) for x in ("attn_in", "mlp_in")]
+    assert arrays.representative(names, 2) == ["model.layers.0.attn_in", "model.layers.5.mlp_in"]
+    assert arrays.representative([], 3) == []
+
+
+def test_broken_statistics_are_one_clear_line(paper, tmp_path):
+    path = tmp_path / "statistics.safetensors"
+    with pytest.raises(UserError, match="run the quantize target again"):
+        draw("fig3", FigureInputs([], paper, path))
+    path.write_bytes(b"not a tensor file")
+    with pytest.raises(UserError, match="run the quantize target again"):
+        draw("fig3", FigureInputs([], paper, path))
