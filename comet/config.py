@@ -143,8 +143,10 @@ def _plain(config: dict) -> None:
 
 
 def _relevance(error: ValidationError) -> tuple:
-    """Prefer unknown keys, then the error nearest to the root."""
-    return error.validator in ("additionalProperties", "unevaluatedProperties"), -len(error.path)
+    """Prefer a wrong kind, then unknown keys, then the error nearest to the root."""
+    unknown = error.validator in ("additionalProperties", "unevaluatedProperties")
+    kind = error.validator == "enum" and error.path and error.path[-1] == "kind"
+    return bool(kind), unknown, -len(error.path)
 
 
 def _explain(error: ValidationError) -> str:

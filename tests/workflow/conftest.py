@@ -2,10 +2,18 @@
 """Tiny inputs, and one finished run that many tests look at."""
 
 import json
+from pathlib import Path
 
 import pytest
-
 from runner import Inputs, Workflow, passages, write_model
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """One worker for this folder, so that its tests share the finished run."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("workflow"))
 
 
 @pytest.fixture(scope="session")

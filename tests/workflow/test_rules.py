@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
-
 from runner import snakemake
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -52,6 +52,7 @@ def test_retries_stand_in_the_cluster_profile_only():
 
 
 def test_format():
+    pytest.importorskip("snakefmt")
     command = [sys.executable, "-m", "snakefmt.snakefmt", "--check", str(WORKFLOW)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
