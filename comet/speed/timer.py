@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of GPU work: one CUDA graph, inputs rotated past the L2 cache, medians of replays."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+L2_MULTIPLE = 3
+PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class TimerOptions:
+    """How long and how carefully to measure.
+
+    Attributes:
+        replays: timed graph replays, one sample each.
+        warm_up: replays before them.
+        least_calls: calls a graph holds at least, so that one replay is long against its start.
+        pause: seconds of rest before each measurement; large integer kernels back to back throttle.
+    """
+
+    replays: int = 15
+    warm_up: int = 3
+    least_calls: int = 24
+    pause: float = PAUSE_SECONDS
+
+    def method(self) -> dict:
+        """The description that a measurement carries."""
+        return {
+            "timer": "CUDA events around replays of one CUDA graph",
+            "warm_up": self.warm_up,
+            "repeats": self.replays,
+            "l2_state": f"cold: weights rotate past {L2_MULTIPLE} x L2",
+            "pause_seconds": self.pause,
+        }
+
+
+def copies_past_l2(bytes_each: int, device: torch.device | None = None) -> int:
+    """Copies of an input of this size that together exceed ``L2_MULTIPLE`` times the L2 cache."""
+    l2 = torch.cuda.get_device_properties(device).L2_cache_size
+    return max(2, math.ceil(L2_MULTIPLE * l2 / max(1, bytes_each)) + 1)
+
+
+def time_graph(
+    calls: Sequence[Callable[[], object]], options: TimerOptions = TimerOptions()
+) -> list[float]:
+    """Time calls in turn.
+
+    Args:
+        calls: the same work on rotated inputs; each allocates nothing that outlives it.
+
+    Returns:
+        Microseconds a call, one sample a replay.
+    """
+    rounds = max(1, math.ceil(options.least_calls / len(calls)))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls[:2]:  # lazy initialisation stays outside the graph
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(rounds):
+            for call in calls:
+                call()
+    torch.cuda.synchronize()
+    time.sleep(options.pause)
+    for _ in range(options.warm_up):
+        graph.replay()
+    samples = []
+    for _ in range(options.replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        samples.append(start.elapsed_time(end) * 1e3 / (rounds * len(calls)))
+    return samples

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// From exact integer sums to outputs: y = channel_scale * (base * I4 + scale8 * I8) + bias.
+//
+// Every rounding step is spelled out, in the order of the reference, so that a result is the same
+// bit for bit however K was split.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "comet/sm90/instance.cuh"
+#include "comet/sm90/ptx.cuh"
+
+namespace comet::sm90 {
+
+constexpr int kOperandOffset = 128;  // the u8 weight operand is q + 128
+
+// What one token contributes; lies in shared memory as one 16-byte word. A layer with one class of
+// blocks has that class in the first place.
+struct TokenTerms {
+  float scale4, scale8;
+  int correction4, correction8;  // 128 * row sum of the activations
+};
+
+template <bool kTwoClasses>
+__device__ __forceinline__ float scaled(int sum4, int sum8, const TokenTerms& t) {
+  const float first = __fmul_rn(t.scale4, __int2float_rn(sum4 - t.correction4));
+  if constexpr (!kTwoClasses) return first;
+  return __fadd_rn(first, __fmul_rn(t.scale8, __int2float_rn(sum8 - t.correction8)));
+}
+
+__device__ __forceinline__ uint32_t pack_output(float low, float high, bool fp16) {
+  const __half2 half = __floats2half2_rn(low, high);
+  const __nv_bfloat162 brain = __floats2bfloat162_rn(low, high);
+  return fp16 ? reinterpret_cast<const uint32_t&>(half) : reinterpret_cast<const uint32_t&>(brain);
+}
+
+template <class I>
+class Epilogue {
+ public:
+  __device__ __forceinline__ Epilogue(const GemmParams& p, uint32_t shared)
+      : p_(p), shared_(shared) {}
+
+  // Brings the terms of the tile's tokens and of this warpgroup's channels to shared memory.
+  __device__ __forceinline__ void load_terms(const TilePlace& place, int warpgroup, int thread) {
+    token_ = place.token_tile * I::kTokens;
+    channel_ = place.row_tile * I::kTileRows * kTileChannels;
+    const bool only8 = p_.int4_blocks == 0;
+    const uint32_t tokens = shared_ + I::kTokenTerms + warpgroup * I::kTokens * 16;
+    for (int i = thread; i < I::kTokens; i += 128) {
+      const int token = token_ + i;
+      float scale4 = 0, scale8 = 0;
+      int sum4 = 0, sum8 = 0;
+      if (token < p_.tokens) {
+        scale4 = p_.scales[token + (only8 ? p_.tokens : 0)];
+        sum4 = p_.sums[token + (only8 ? p_.tokens : 0)];
+        scale8 = p_.scales[p_.tokens + token];
+        sum8 = p_.sums[p_.tokens + token];
+      }
+      store_shared4(tokens + i * 16, __float_as_int(scale4), __float_as_int(scale8),
+                    sum4 * kOperandOffset, sum8 * kOperandOffset);
+    }
+    constexpr int kOwn = I::kRows * kTileChannels;
+    if (thread < kOwn / 2) {
+      const int own = warpgroup * kOwn + thread * 2;
+      const int channel = channel_ + own;
+      float scale0 = 0, scale1 = 0, bias0 = 0, bias1 = 0;
+      if (channel < p_.channels) {
+        scale0 = p_.channel_scale[channel];
+        scale1 = p_.channel_scale[channel + 1];
+        if (p_.bias != nullptr) {
+          bias0 = p_.bias[channel];
+          bias1 = p_.bias[channel + 1];
+        }
+      }
+      store_shared4(shared_ + I::kChannelTerms + own * 8, __float_as_int(scale0),
+                    __float_as_int(bias0), __float_as_int(scale1), __float_as_int(bias1));
+    }
+  }
+
+  // Finishes one chunk of a consumer thread, wherever its sums come from.
+  template <bool kTwoClasses>
+  __device__ __forceinline__ void finish(int consumer, int chunk, const int4& sum4,
+                                         const int4& sum8) const {
+    const int row = chunk / (I::kSums / 4), column = chunk % (I::kSums / 4);
+    Place place = place_of(consumer, row);
+    place.skip(p_, column);
+    finish_chunk<kTwoClasses>(place, sum4, sum8);
+  }
+
+  // Finishes all chunks of the calling thread; `sums4` and `sums8` give a chunk's sums.
+  template <bool kTwoClasses, class Sums4, class Sums8>
+  __device__ __forceinline__ void finish_all(Sums4&& sums4, Sums8&& sums8) const {
+    constexpr int kColumns = I::kSums / 4;
+#pragma unroll
+    for (int row = 0; row < I::kRows; ++row) {
+      Place place = place_of(threadIdx.x, row);
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const int chunk = row * kColumns + column;
+        finish_chunk<kTwoClasses>(place, sums4(chunk), sums8(chunk));
+        place.skip(p_, 1);
+      }
+    }
+  }
+
+ private:
+  // Two neighbouring tokens of two neighbouring channels.
+  struct Place {
+    uint32_t token_terms;
+    uint32_t channel_terms;
+    int tokens_left;  // of the tile row, from this token on; none where the channel is padding
+    uint16_t* out;
+
+    __device__ __forceinline__ void skip(const GemmParams& p, int columns) {
+      token_terms += columns * 8 * 16;
+      tokens_left -= columns * 8;
+      out += static_cast<int64_t>(columns * 8) * p.channels;
+    }
+  };
+
+  __device__ __forceinline__ Place place_of(int consumer, int row) const {
+    const int warpgroup = consumer / 128, warp = consumer / 32 % 4, lane = consumer % 32;
+    const int token = lane % 4 * 2;
+    const int own = (warpgroup * I::kRows + row) * kTileChannels + warp * 16 + lane / 4 * 2;
+    Place place;
+    place.token_terms = shared_ + I::kTokenTerms + (warpgroup * I::kTokens + token) * 16;
+    place.channel_terms = shared_ + I::kChannelTerms + own * 8;
+    place.tokens_left = channel_ + own < p_.channels ? p_.tokens - token_ - token : 0;
+    place.out = static_cast<uint16_t*>(p_.out) +
+                static_cast<int64_t>(token_ + token) * p_.channels + channel_ + own;
+    return place;
+  }
+
+  template <bool kTwoClasses>
+  __device__ __forceinline__ void finish_chunk(const Place& place, const int4& sum4,
+                                               const int4& sum8) const {
+    const TokenTerms t0 = terms_at(place.token_terms), t1 = terms_at(place.token_terms + 16);
+    const uint4 c = reload_shared4(place.channel_terms);
+    const float scale0 = __uint_as_float(c.x), bias0 = __uint_as_float(c.y);
+    const float scale1 = __uint_as_float(c.z), bias1 = __uint_as_float(c.w);
+    const float y00 = affine(scaled<kTwoClasses>(sum4.x, sum8.x, t0), scale0, bias0);
+    const float y10 = affine(scaled<kTwoClasses>(sum4.y, sum8.y, t1), scale0, bias0);
+    const float y01 = affine(scaled<kTwoClasses>(sum4.z, sum8.z, t0), scale1, bias1);
+    const float y11 = affine(scaled<kTwoClasses>(sum4.w, sum8.w, t1), scale1, bias1);
+    // Branches around the arithmetic would serialise it; only the stores are predicated.
+    const uint32_t first = pack_output(y00, y01, p_.fp16), second = pack_output(y10, y11, p_.fp16);
+    if (place.tokens_left > 0) *reinterpret_cast<uint32_t*>(place.out) = first;
+    if (place.tokens_left > 1) *reinterpret_cast<uint32_t*>(place.out + p_.channels) = second;
+  }
+
+  __device__ __forceinline__ static TokenTerms terms_at(uint32_t address) {
+    const uint4 v = reload_shared4(address);
+    return {__uint_as_float(v.x), __uint_as_float(v.y), static_cast<int>(v.z),
+            static_cast<int>(v.w)};
+  }
+
+  __device__ __forceinline__ static float affine(float x, float scale, float bias) {
+    return __fadd_rn(__fmul_rn(x, scale), bias);
+  }
+
+  const GemmParams& p_;
+  const uint32_t shared_;
+  int token_ = 0, channel_ = 0;
+};
+
+}  // namespace comet::sm90

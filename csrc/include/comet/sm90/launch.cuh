@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the C arguments to a launch of one kernel instance.
+#pragma once
+
+#include "comet/layout.cuh"
+#include "comet/scalar.cuh"
+#include "comet/sm90/kernel.cuh"
+#include "comet/w4ax_sm90.h"
+
+namespace comet::sm90 {
+
+constexpr int kLargestCluster = 8;
+constexpr int kRaster = 8;  // token tiles swept together: their activations fit the L2 cache
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+template <class I>
+CometW4axInstance describe(const char* name) {
+  return {name,
+          I::kTokens,
+          I::kTileRows * kTileChannels,
+          I::kSchedule == Schedule::kStream,
+          I::kResidency,
+          I::kStages,
+          I::kWarpgroups,
+          2 * I::kClassBytes};
+}
+
+// Cuts the K blocks of the shared tiles into one run a thread block.
+template <class I>
+void share_tiles(GemmParams& p, int shared_tiles, int grid) {
+  const int unit = p.blocks % I::kStageBlocks == 0 ? I::kStageBlocks : 1;
+  const int total = shared_tiles * (p.blocks / unit);
+  p.shared_tiles = shared_tiles;
+  p.share_unit = unit;
+  p.share = total / grid;
+  p.share_rest = total % grid;
+}
+
+inline GemmParams params_of(const CometW4axArgs& a) {
+  GemmParams p = {};
+  p.activations = static_cast<const uint8_t*>(a.activations);
+  p.scales = a.scales;
+  p.sums = a.sums;
+  p.weights = static_cast<const uint8_t*>(a.weights);
+  p.channel_scale = a.channel_scale;
+  p.bias = a.bias;
+  p.out = a.out;
+  p.partials = static_cast<int4*>(a.partials);
+  p.flags = a.flags;
+  p.tokens = a.tokens;
+  p.padded_tokens = padded_tokens(a.tokens);
+  p.channels = a.channels;
+  p.channel_tiles = ceil_div(a.channels, kTileChannels);
+  p.int4_blocks = a.int4_blocks;
+  p.blocks = a.int4_blocks + a.int8_blocks;
+  p.raster = kRaster;
+  p.prefetch = a.dependent_launch ? a.prefetch : 0;
+  p.split = 1;
+  p.fp16 = a.dtype == kFp16;
+  return p;
+}
+
+template <class I>
+int launch_w4ax(const CometW4axArgs& a, cudaStream_t stream) {
+  GemmParams p = params_of(a);
+  p.token_tiles = ceil_div(a.tokens, I::kTokens);
+  p.row_tiles = ceil_div(p.channel_tiles, I::kTileRows);
+  const int tiles = p.token_tiles * p.row_tiles;
+
+  cudaLaunchConfig_t config = {};
+  config.blockDim = I::kThreads;
+  config.dynamicSmemBytes = I::kSharedBytes;
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if constexpr (I::kSchedule == Schedule::kCluster) {
+    if (a.split < 1 || a.split > kLargestCluster) return kCometBadOption;
+    if (a.split > ceil_div(p.blocks, I::kStageBlocks)) return kCometBadOption;
+    p.split = a.split;
+    config.gridDim = tiles * a.split;
+    if (a.split > 1) {
+      cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {static_cast<unsigned>(a.split), 1, 1};
+    }
+  } else {
+    if (a.grid < 1 || a.shared_tiles < 0 || a.shared_tiles > tiles) return kCometBadOption;
+    if (a.shared_tiles > 0 && (a.partials == nullptr || a.flags == nullptr)) {
+      return kCometBadPointer;
+    }
+    share_tiles<I>(p, a.shared_tiles, a.grid);
+    // A block without a run would never hand on what the owner of its tile waits for.
+    if (a.shared_tiles > 0 && p.share == 0) return kCometBadOption;
+    config.gridDim = a.grid;
+  }
+  if (a.dependent_launch) {
+    cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+  }
+  auto* kernel = w4ax_kernel<I>;
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, I::kSharedBytes);
+  if (error != cudaSuccess) return cuda_status(error);
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
+}
+
+}  // namespace comet::sm90

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which output tiles, and which part of K, a thread block works on.
+#pragma once
+
+#include "comet/sm90/params.cuh"
+
+namespace comet::sm90 {
+
+// kCluster: one tile a cluster, K cut among its blocks (one or more).
+// kStream: persistent blocks. The first shared_tiles tiles are cut into equal runs of K, one a
+//   block (stream-K); the others are whole tiles, dealt out in turn.
+enum class Schedule { kCluster, kStream };
+
+struct Work {
+  int tile;
+  int begin, end;  // blocks of K
+};
+
+// First K block, counted over all shared tiles, of a thread block's run.
+__device__ __forceinline__ int run_begin(const GemmParams& p, int thread_block) {
+  return (thread_block * p.share + min(thread_block, p.share_rest)) * p.share_unit;
+}
+
+template <Schedule kSchedule>
+class WorkList;
+
+template <>
+class WorkList<Schedule::kCluster> {
+ public:
+  __device__ __forceinline__ explicit WorkList(const GemmParams& p) : p_(p) {}
+
+  // K is cut at multiples of `unit` blocks.
+  template <int kUnit>
+  __device__ __forceinline__ static int slice_begin(const GemmParams& p, int rank) {
+    const unsigned units = (p.blocks + kUnit - 1) / kUnit;
+    return min(static_cast<int>(units * rank / p.split) * kUnit, p.blocks);
+  }
+
+  template <int kUnit>
+  __device__ __forceinline__ bool next(Work& work) {
+    if (done_) return false;
+    done_ = true;
+    const unsigned split = p_.split;
+    const unsigned tile = blockIdx.x / split, rank = blockIdx.x % split;
+    work = {static_cast<int>(tile), slice_begin<kUnit>(p_, rank), slice_begin<kUnit>(p_, rank + 1)};
+    return true;
+  }
+
+ private:
+  const GemmParams& p_;
+  bool done_ = false;
+};
+
+// Runs are walked from their end: a block first computes the front part of a tile, whose sums it
+// hands on, and last the back part of an earlier tile, whose front part its neighbour computed
+// first: nobody waits long. The back part holds the INT8 blocks, so what is handed on is mostly one
+// class of sums.
+template <>
+class WorkList<Schedule::kStream> {
+ public:
+  __device__ __forceinline__ explicit WorkList(const GemmParams& p)
+      : p_(p),
+        begin_(run_begin(p, blockIdx.x)),
+        position_(run_begin(p, blockIdx.x + 1)),
+        whole_(p.shared_tiles + blockIdx.x) {}
+
+  template <int kUnit>
+  __device__ __forceinline__ bool next(Work& work) {
+    if (position_ > begin_) {
+      const unsigned tile = static_cast<unsigned>(position_ - 1) / static_cast<unsigned>(p_.blocks);
+      const int origin = tile * p_.blocks;
+      const int first = max(begin_, origin);
+      work = {static_cast<int>(tile), first - origin, position_ - origin};
+      position_ = first;
+      return true;
+    }
+    if (whole_ >= p_.token_tiles * p_.row_tiles) return false;
+    work = {whole_, 0, p_.blocks};
+    whole_ += gridDim.x;
+    return true;
+  }
+
+ private:
+  const GemmParams& p_;
+  int begin_, position_, whole_;
+};
+
+struct TilePlace {
+  int token_tile, row_tile;
+};
+
+// Token tiles run fastest, `raster` of them at a time: neighbours share weights, and the activations
+// of one sweep stay in the L2 cache.
+__device__ __forceinline__ TilePlace tile_place(const GemmParams& p, int tile) {
+  if (p.token_tiles == 1) return {0, tile};
+  const unsigned sweep = p.raster * p.row_tiles;
+  const unsigned group = static_cast<unsigned>(tile) / sweep, inside = tile - group * sweep;
+  const unsigned first = group * p.raster;
+  const unsigned width = min(static_cast<unsigned>(p.raster), p.token_tiles - first);
+  const unsigned row = inside / width;
+  return {static_cast<int>(first + inside - row * width), static_cast<int>(row)};
+}
+
+}  // namespace comet::sm90

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Thread blocks that share the K of a tile: exact int32 sums through the cluster or through memory.
+//
+// Integer addition is associative, so neither way changes a bit of the result.
+#pragma once
+
+#include "comet/sm90/epilogue.cuh"
+#include "comet/sm90/sums.cuh"
+
+namespace comet::sm90 {
+
+// Which classes of sums a thread block holds. With both, the INT4 sums are the parked ones.
+struct Classes {
+  bool int4, int8;
+
+  __device__ __forceinline__ static Classes of(const GemmParams& p, int begin, int end) {
+    return {begin < min(end, p.int4_blocks), end > max(begin, p.int4_blocks)};
+  }
+};
+
+__device__ __forceinline__ void add(int4& a, const int4& b) {
+  a.x += b.x;
+  a.y += b.y;
+  a.z += b.z;
+  a.w += b.w;
+}
+
+constexpr int kConsumerBarrier = 7;
+
+// Sum over the blocks of the cluster that hold a class, of one chunk. Each block starts with itself,
+// so that they do not all read the same one at once; loads are issued together.
+__device__ __forceinline__ int4 cluster_sum(uint32_t address, unsigned rank, unsigned split,
+                                            unsigned first, unsigned last) {
+  constexpr int kBatch = 4;
+  int4 sum = {0, 0, 0, 0};
+  for (unsigned base = 0; base < split; base += kBatch) {
+    int4 part[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      unsigned peer = rank + base + i;
+      if (peer >= split) peer -= split;
+      part[i] = {0, 0, 0, 0};
+      if (base + i < split && peer >= first && peer < last) {
+        part[i] = load_peer4(peer_address(address, peer));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) add(sum, part[i]);
+  }
+  return sum;
+}
+
+// Every block of the cluster leaves its sums in its own shared memory (over the stages, which are
+// used up) and finishes its share of the tile.
+template <class I>
+__device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t shared,
+                                                 Sums<I>& sums, const Classes& classes,
+                                                 const Epilogue<I>& epilogue) {
+  const unsigned split = p.split, rank = blockIdx.x % split;
+  const bool two = p.int4_blocks > 0 && p.int4_blocks < p.blocks;
+  named_barrier(kConsumerBarrier, I::kConsumers);
+  const uint32_t own = shared + threadIdx.x * 16;
+#pragma unroll
+  for (int c = 0; c < I::kChunks; ++c) {
+    const int4 last = sums.chunk(c);
+    const uint32_t address = own + c * I::kConsumers * 16;
+    if (classes.int4 && classes.int8) {
+      const int4 parked = sums.parked_chunk(c);
+      store_shared4(address, parked.x, parked.y, parked.z, parked.w);
+    }
+    const bool second = two && classes.int8;
+    store_shared4(address + (second ? I::kClassBytes : 0), last.x, last.y, last.z, last.w);
+  }
+  cluster_arrive();
+  cluster_wait();
+
+  // Blocks first4..last4 hold INT4 sums, first8.. INT8 sums.
+  unsigned last4 = split, first8 = 0;
+  if (two) {
+    last4 = 0;
+    while (last4 < split &&
+           WorkList<Schedule::kCluster>::slice_begin<I::kStageBlocks>(p, last4) < p.int4_blocks) {
+      ++last4;
+    }
+    while (WorkList<Schedule::kCluster>::slice_begin<I::kStageBlocks>(p, first8 + 1) <=
+           p.int4_blocks) {
+      ++first8;
+    }
+  }
+  constexpr unsigned kUnits = I::kChunks * I::kConsumers / 32;
+  const unsigned end = kUnits * (rank + 1) / split;
+  bool arrived = false;
+  for (unsigned unit = kUnits * rank / split + threadIdx.x / 32; unit < end;
+       unit += I::kConsumers / 32) {
+    const unsigned item = unit * 32 + threadIdx.x % 32;
+    const int4 sum4 = cluster_sum(shared + item * 16, rank, split, 0, last4);
+    int4 sum8 = {0, 0, 0, 0};
+    if (two) sum8 = cluster_sum(shared + I::kClassBytes + item * 16, rank, split, first8, split);
+    if (unit + I::kConsumers / 32 >= end) {
+      cluster_arrive();  // before the stores: peers wait for reads only
+      arrived = true;
+    }
+    const int consumer = item % I::kConsumers, chunk = item / I::kConsumers;
+    if (two) {
+      epilogue.template finish<true>(consumer, chunk, sum4, sum8);
+    } else {
+      epilogue.template finish<false>(consumer, chunk, sum4, sum8);
+    }
+  }
+  if (!arrived) cluster_arrive();
+  cluster_wait();  // shared memory must outlive the reads of the peers
+}
+
+// Stream-K. A block that does not hold the end of a tile's K leaves its sums in its own slot.
+template <class I>
+__device__ __forceinline__ int4* partial_slot(const GemmParams& p, int thread_block, int warpgroup,
+                                              int int8) {
+  const int set = (thread_block * 2 + int8) * I::kWarpgroups + warpgroup;
+  return p.partials + static_cast<size_t>(set) * I::kChunks * 128;
+}
+
+template <class I>
+__device__ __forceinline__ void hand_on(const GemmParams& p, Sums<I>& sums, const Classes& classes,
+                                        int warpgroup, int thread) {
+  int4* last = partial_slot<I>(p, blockIdx.x, warpgroup, classes.int8) + thread;
+#pragma unroll
+  for (int c = 0; c < I::kChunks; ++c) __stcg(last + c * 128, sums.chunk(c));
+  if (classes.int4 && classes.int8) {
+    int4* parked = partial_slot<I>(p, blockIdx.x, warpgroup, 0) + thread;
+#pragma unroll
+    for (int c = 0; c < I::kChunks; ++c) __stcg(parked + c * 128, sums.parked_chunk(c));
+  }
+  named_barrier(1 + warpgroup, 128);
+  if (thread == 0) store_release(p.flags + blockIdx.x * I::kWarpgroups + warpgroup, 1);
+}
+
+// Loads go out in batches: enough to cover their latency, few enough for the registers.
+template <class I, class Add>
+__device__ __forceinline__ void add_partial(const int4* part, Add&& add_chunk) {
+  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : 4;
+#pragma unroll
+  for (int base = 0; base < I::kChunks; base += kBatch) {
+    int4 v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) v[i] = __ldcg(part + (base + i) * 128);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) add_chunk(base + i, v[i]);
+    asm volatile("" ::: "memory");
+  }
+}
+
+// The block that holds the end of a tile's K waits for the others and adds their sums to its own.
+template <class I>
+__device__ __forceinline__ void collect(const GemmParams& p, Sums<I>& sums, const Work& work,
+                                        bool two, int warpgroup, int thread) {
+  const int origin = work.tile * p.blocks;
+  int end = origin + work.begin;
+  for (int other = blockIdx.x - 1; end > origin; --other) {
+    const int begin = max(run_begin(p, other), origin);
+    const Classes classes = Classes::of(p, begin - origin, end - origin);
+    end = begin;
+    int* flag = p.flags + other * I::kWarpgroups + warpgroup;
+    if (thread == 0) wait_flag(flag);
+    named_barrier(1 + warpgroup, 128);
+    if (classes.int8 || !two) {
+      add_partial<I>(partial_slot<I>(p, other, warpgroup, classes.int8) + thread,
+                     [&](int c, const int4& v) {
+                       sums.value(c * 4) += v.x;
+                       sums.value(c * 4 + 1) += v.y;
+                       sums.value(c * 4 + 2) += v.z;
+                       sums.value(c * 4 + 3) += v.w;
+                     });
+    }
+    if (classes.int4 && two) {
+      add_partial<I>(partial_slot<I>(p, other, warpgroup, 0) + thread,
+                     [&](int c, int4 v) {
+                       add(v, sums.parked_chunk(c));
+                       sums.park_chunk(c, v);
+                     });
+    }
+    named_barrier(1 + warpgroup, 128);
+    if (thread == 0) *flag = 0;  // ready for the next launch
+  }
+}
+
+}  // namespace comet::sm90
