@@ -34,16 +34,18 @@ inline int check(const CometQuantizeArgs& a, int max_words) {
   return kCometOk;
 }
 
-template <class T, template <class> class Source, int Words, bool Hadamard>
+template <class T, template <class> class Source, int Words, class Options>
 int launch_instance(const QuantizeParams& p, cudaStream_t stream) {
   const CometQuantizeArgs& a = p.args;
   const int blocks = a.int4_blocks + a.int8_blocks;
-  auto* kernel = quantize_kernel<T, Source, Words, Hadamard>;
+  auto* kernel = quantize_kernel<T, Source, Words, Options>;
 
   cudaLaunchConfig_t config = {};
   config.gridDim = a.layout == kSm90 ? padded_tokens(a.tokens) : a.tokens;
-  config.blockDim = (blocks + Words - 1) / Words * kWarp;
-  config.dynamicSmemBytes = a.permutation != nullptr ? blocks * kBlock * sizeof(T) : 0;
+  const int warps = (blocks + Words - 1) / Words;
+  config.blockDim = warps * kWarp;
+  config.dynamicSmemBytes =
+      a.permutation != nullptr ? (warps * Words * kBlock + kRowOffset) * sizeof(T) : 0;
   config.stream = stream;
   if (config.dynamicSmemBytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
@@ -59,18 +61,28 @@ int launch_instance(const QuantizeParams& p, cudaStream_t stream) {
 }
 
 // Few tokens: many warps a token hide latency. Many: fewer warps with more loads in flight each.
-template <class T, template <class> class Source, bool Hadamard>
+template <class T, template <class> class Source, class Options>
 int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   const int blocks = p.args.int4_blocks + p.args.int8_blocks;
   const bool few = p.args.tokens <= kFewTokens;
   if (blocks <= 8 || (few && blocks <= 2 * kMaxWarps)) {
-    return launch_instance<T, Source, 2, Hadamard>(p, stream);
+    return launch_instance<T, Source, 2, Options>(p, stream);
   }
-  if (blocks <= 4 * kMaxWarps) return launch_instance<T, Source, 4, Hadamard>(p, stream);
+  if (blocks <= 4 * kMaxWarps) return launch_instance<T, Source, 4, Options>(p, stream);
   if constexpr (Source<T>::kMaxWords == 8) {
-    return launch_instance<T, Source, 8, Hadamard>(p, stream);
+    return launch_instance<T, Source, 8, Options>(p, stream);
   }
   return kCometBadShape;
+}
+
+template <class T, template <class> class Source>
+int launch_options(const QuantizeParams& p, cudaStream_t stream) {
+  const CometQuantizeArgs& a = p.args;
+  if (a.hadamard) return launch_words<T, Source, AnyOptions<true>>(p, stream);
+  if (a.mode == kTokenBlockMultiple && a.layout == kSm90 && !a.zero_point && p.vectors) {
+    return launch_words<T, Source, FastOptions>(p, stream);
+  }
+  return launch_words<T, Source, AnyOptions<false>>(p, stream);
 }
 
 template <template <class> class Source>
@@ -79,12 +91,8 @@ int launch(const CometQuantizeArgs& args, bool vectors, cudaStream_t stream) {
   if (status != kCometOk || args.tokens == 0) return status;
   const QuantizeParams p = {args,
                             vectors && aligned(args.x, args.x_stride) && args.channels % 4 == 0};
-  if (args.dtype == kFp16) {
-    return args.hadamard ? launch_words<__half, Source, true>(p, stream)
-                         : launch_words<__half, Source, false>(p, stream);
-  }
-  return args.hadamard ? launch_words<__nv_bfloat16, Source, true>(p, stream)
-                       : launch_words<__nv_bfloat16, Source, false>(p, stream);
+  if (args.dtype == kFp16) return launch_options<__half, Source>(p, stream);
+  return launch_options<__nv_bfloat16, Source>(p, stream);
 }
 
 }  // namespace comet

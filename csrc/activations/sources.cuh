@@ -19,52 +19,78 @@ struct QuantizeParams {
   bool vectors;  // every row pointer is 8-byte aligned and K is a multiple of 4
 };
 
-// Four channels of one row from `channel` on; channels from K on are zero.
-__device__ __forceinline__ uint2 load_word(const QuantizeParams& p, const void* base,
-                                           int64_t offset, int channel) {
-  const auto* row = static_cast<const unsigned short*>(base) + offset;
-  const int channels = p.args.channels;
-  if (p.vectors) {
-    return channel < channels ? *reinterpret_cast<const uint2*>(row + channel) : make_uint2(0, 0);
+// A thread's place: warp w of a token's thread block owns channel blocks w, w + warps, ..., each
+// lane four neighbouring channels (one word) of every block.
+struct Place {
+  int warp, lane, warps;
+
+  static __device__ __forceinline__ Place of_thread() {
+    // The shuffle tells the compiler that a warp index is the same in all lanes.
+    const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+    return {warp, static_cast<int>(threadIdx.x) % kWarp, static_cast<int>(blockDim.x) / kWarp};
+  }
+  __device__ __forceinline__ int block(int j) const { return warp + j * warps; }
+  __device__ __forceinline__ int channel(int j) const { return block(j) * 128 + lane * 4; }
+};
+
+// Word `channel / 4` of a row; channels from K on are zero.
+template <class Options>
+__device__ __forceinline__ uint2 load_word(const QuantizeParams& p, const unsigned short* row,
+                                           unsigned channel) {
+  const unsigned channels = p.args.channels;
+  if (Options::vectors(p)) {
+    return channel < channels ? __ldcg(reinterpret_cast<const uint2*>(row + channel))
+                              : make_uint2(0, 0);
   }
   unsigned bits[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) bits[i] = channel + i < channels ? row[channel + i] : 0;
+  for (int i = 0; i < 4; ++i) bits[i] = channel + i < channels ? __ldcg(row + channel + i) : 0;
   return make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
 }
 
-__device__ __forceinline__ void store_word(const QuantizeParams& p, void* base, int64_t offset,
-                                           int channel, uint2 word) {
-  auto* row = static_cast<unsigned short*>(base) + offset;
-  if (p.vectors) {
-    if (channel < p.args.channels) *reinterpret_cast<uint2*>(row + channel) = word;
-    return;
-  }
-  const unsigned short bits[4] = {
-      static_cast<unsigned short>(word.x & 0xffff), static_cast<unsigned short>(word.x >> 16),
-      static_cast<unsigned short>(word.y & 0xffff), static_cast<unsigned short>(word.y >> 16)};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (channel + i < p.args.channels) row[channel + i] = bits[i];
-  }
+// Start of a token's row. Opaque to the compiler, which would compute it anew for every word.
+__device__ __forceinline__ const unsigned short* row_start(const void* base, int token,
+                                                           int64_t stride) {
+  const auto* row = static_cast<const unsigned short*>(base) + token * stride;
+  asm("" : "+l"(row));
+  return row;
 }
 
-// Channel of word j of this thread: warp w owns blocks w, w + warps, ...
-__device__ __forceinline__ int word_channel(int j) {
-  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  return (warp + j * warps) * 128 + static_cast<int>(threadIdx.x % kWarp) * 4;
+template <class Options, int Words>
+__device__ __forceinline__ void load_row(const QuantizeParams& p, const Place& place,
+                                         const unsigned short* row, uint2 (&words)[Words]) {
+#pragma unroll
+  for (int j = 0; j < Words; ++j) words[j] = load_word<Options>(p, row, place.channel(j));
+}
+
+template <class Options, int Words>
+__device__ __forceinline__ void store_row(const QuantizeParams& p, const Place& place, void* base,
+                                          int64_t offset, const uint2 (&words)[Words]) {
+  auto* row = static_cast<unsigned short*>(base) + offset;
+#pragma unroll
+  for (int j = 0; j < Words; ++j) {
+    const int channel = place.channel(j);
+    if (Options::vectors(p)) {
+      if (channel < p.args.channels) *reinterpret_cast<uint2*>(row + channel) = words[j];
+    } else {
+      const unsigned bits[4] = {words[j].x & 0xffff, words[j].x >> 16, words[j].y & 0xffff,
+                                words[j].y >> 16};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (channel + i < p.args.channels) row[channel + i] = bits[i];
+      }
+    }
+  }
 }
 
 template <class T>
 struct PlainSource {
   static constexpr int kMaxWords = 8;  // Kp up to 32,768
 
-  template <int Words>
-  static __device__ __forceinline__ void load(const QuantizeParams& p, int token,
-                                              uint2 (&words)[Words]) {
-    const int64_t row = token * p.args.x_stride;
-#pragma unroll
-    for (int j = 0; j < Words; ++j) words[j] = load_word(p, p.args.x, row, word_channel(j));
+  template <class Options, int Words>
+  static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
+                                              int token, uint2 (&words)[Words]) {
+    load_row<Options>(p, place, row_start(p.args.x, token, p.args.x_stride), words);
   }
 };
 
@@ -73,26 +99,36 @@ template <class T>
 struct SiluSource {
   static constexpr int kMaxWords = 8;
 
-  template <int Words>
-  static __device__ __forceinline__ void load(const QuantizeParams& p, int token,
-                                              uint2 (&words)[Words]) {
-    uint2 ups[Words];
-    PlainSource<T>::load(p, token, words);
-    const int64_t row = token * p.args.second_stride;
+  template <class Options, int Words>
+  static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
+                                              int token, uint2 (&words)[Words]) {
+    load_row<Options>(p, place, row_start(p.args.x, token, p.args.x_stride), words);
+    const unsigned short* row = row_start(p.args.second, token, p.args.second_stride);
+    // Four words of `up` at a time: registers for more would spill in the widest instance.
+    constexpr int kGroup = Words < 4 ? Words : 4;
 #pragma unroll
-    for (int j = 0; j < Words; ++j) ups[j] = load_word(p, p.args.second, row, word_channel(j));
+    for (int first = 0; first < Words; first += kGroup) {
+      uint2 ups[kGroup];
 #pragma unroll
-    for (int j = 0; j < Words; ++j) {
-      float gate[4], up[4];
-      unpack4<T>(words[j], gate);
-      unpack4<T>(ups[j], up);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float silu = __fdiv_rn(gate[i], 1.0f + expf(-gate[i]));
-        gate[i] = round_to<T>(silu) * up[i];
+      for (int j = 0; j < kGroup; ++j) {
+        ups[j] = load_word<Options>(p, row, place.channel(first + j));
       }
-      words[j] = pack4<T>(gate);
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) multiply(words[first + j], ups[j]);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ void multiply(uint2& word, uint2 other) {
+    float gate[4], up[4];
+    unpack4<T>(word, gate);
+    unpack4<T>(other, up);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float silu = __fdiv_rn(gate[i], 1.0f + expf(-gate[i]));
+      gate[i] = round_to<T>(silu) * up[i];
+    }
+    word = pack4<T>(gate);
   }
 };
 
@@ -101,15 +137,15 @@ template <class T>
 struct RmsNormSource {
   static constexpr int kMaxWords = 4;  // Kp up to 16,384: hidden sizes, not the wider MLP ones
 
-  template <int Words>
-  static __device__ __forceinline__ void load(const QuantizeParams& p, int token,
-                                              uint2 (&words)[Words]) {
-    PlainSource<T>::load(p, token, words);
+  template <class Options, int Words>
+  static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
+                                              int token, uint2 (&words)[Words]) {
+    load_row<Options>(p, place, row_start(p.args.x, token, p.args.x_stride), words);
     uint2 weights[Words];
-#pragma unroll
-    for (int j = 0; j < Words; ++j) weights[j] = load_word(p, p.args.weight, 0, word_channel(j));
-    if (p.args.second != nullptr) add_residual(p, token, words);
-    const float scale = rsqrtf(row_square_sum<Words>(words) / p.args.channels + p.args.epsilon);
+    load_row<Options>(p, place, row_start(p.args.weight, 0, 0), weights);
+    if (p.args.second != nullptr) add_residual<Options>(p, place, token, words);
+    const float mean = row_square_sum(place, words) / p.args.channels;
+    const float scale = rsqrtf(mean + p.args.epsilon);
 #pragma unroll
     for (int j = 0; j < Words; ++j) {
       float h[4], weight[4];
@@ -122,15 +158,12 @@ struct RmsNormSource {
   }
 
  private:
-  template <int Words>
-  static __device__ __forceinline__ void add_residual(const QuantizeParams& p, int token,
-                                                      uint2 (&words)[Words]) {
+  template <class Options, int Words>
+  static __device__ __forceinline__ void add_residual(const QuantizeParams& p, const Place& place,
+                                                      int token, uint2 (&words)[Words]) {
     uint2 residuals[Words];
-    const int64_t row = token * p.args.second_stride;
-#pragma unroll
-    for (int j = 0; j < Words; ++j) {
-      residuals[j] = load_word(p, p.args.second, row, word_channel(j));
-    }
+    const unsigned short* row = row_start(p.args.second, token, p.args.second_stride);
+    load_row<Options>(p, place, row, residuals);
 #pragma unroll
     for (int j = 0; j < Words; ++j) {
       float h[4], residual[4];
@@ -139,15 +172,15 @@ struct RmsNormSource {
 #pragma unroll
       for (int i = 0; i < 4; ++i) h[i] += residual[i];
       words[j] = pack4<T>(h);
-      if (p.args.sum_out != nullptr) {
-        const int64_t out = static_cast<int64_t>(token) * p.args.channels;
-        store_word(p, p.args.sum_out, out, word_channel(j), words[j]);
-      }
     }
+    if (p.args.sum_out == nullptr) return;
+    const int64_t start = static_cast<int64_t>(token) * p.args.channels;
+    store_row<Options>(p, place, p.args.sum_out, start, words);
   }
 
   template <int Words>
-  static __device__ __forceinline__ float row_square_sum(const uint2 (&words)[Words]) {
+  static __device__ __forceinline__ float row_square_sum(const Place& place,
+                                                         const uint2 (&words)[Words]) {
     __shared__ float partial[kMaxWarps];
     float sum = 0.0f;
 #pragma unroll
@@ -158,10 +191,9 @@ struct RmsNormSource {
       for (int i = 0; i < 4; ++i) sum += h[i] * h[i];
     }
     sum = warp_sum(sum);
-    const int lane = threadIdx.x % kWarp;
-    if (lane == 0) partial[threadIdx.x / kWarp] = sum;
+    if (place.lane == 0) partial[place.warp] = sum;
     __syncthreads();
-    return warp_sum(lane < blockDim.x / kWarp ? partial[lane] : 0.0f);
+    return warp_sum(place.lane < place.warps ? partial[place.lane] : 0.0f);
   }
 };
 

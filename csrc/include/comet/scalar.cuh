@@ -9,6 +9,7 @@ namespace comet {
 
 enum Dtype : int { kFp16 = 0, kBf16 = 1 };
 
+// Conversions of one value, and the larger magnitudes of two packed pairs (bits of T).
 template <class T>
 struct Scalar;
 
@@ -20,6 +21,11 @@ struct Scalar<__half> {
   static __device__ __forceinline__ unsigned short from_float(float value) {
     return __half_as_ushort(__float2half_rn(value));
   }
+  static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
+    const __half2 larger =
+        __hmax2(__habs2(*reinterpret_cast<__half2*>(&a)), __habs2(*reinterpret_cast<__half2*>(&b)));
+    return *reinterpret_cast<const unsigned*>(&larger);
+  }
 };
 
 template <>
@@ -29,6 +35,11 @@ struct Scalar<__nv_bfloat16> {
   }
   static __device__ __forceinline__ unsigned short from_float(float value) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+  static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
+    const __nv_bfloat162 larger = __hmax2(__habs2(*reinterpret_cast<__nv_bfloat162*>(&a)),
+                                          __habs2(*reinterpret_cast<__nv_bfloat162*>(&b)));
+    return *reinterpret_cast<const unsigned*>(&larger);
   }
 };
 
