@@ -9,6 +9,11 @@ def done_records(workflow) -> dict:
     return {path: path.stat().st_mtime_ns for path in workflow.path("records").rglob("*.jsonl")}
 
 
+def scoring(workflow) -> bool:
+    """Whether the quantized model is complete and a perplexity is being computed."""
+    return any((workflow.directory / "logs" / "local-tiny" / "accuracy").glob("*fmpq*.log"))
+
+
 def without_times(records: list[dict]) -> list[dict]:
     """Records without what differs between two runs of the same thing."""
     plain = []
@@ -23,11 +28,10 @@ def without_times(records: list[dict]) -> list[dict]:
 
 
 def test_sigint_then_the_same_command(workflow, finished):
-    output = workflow.interrupt(
-        "accuracy", ready=lambda: bool(done_records(workflow)), how=signal.SIGINT
-    )
+    output = workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGINT)
     assert "100%" not in output
     before = done_records(workflow)
+    assert any(path.parent.name == "quantize" for path in before)
     workflow.run("accuracy")
     after = done_records(workflow)
     assert all(after[path] == time for path, time in before.items())
@@ -37,7 +41,7 @@ def test_sigint_then_the_same_command(workflow, finished):
 
 
 def test_sigkill_then_unlock_and_the_same_command(workflow, finished):
-    workflow.interrupt("accuracy", ready=lambda: bool(done_records(workflow)), how=signal.SIGKILL)
+    workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGKILL)
     assert "LockException" in workflow.run("accuracy", expect=1)
     workflow.run("accuracy", options=("--unlock",))
     workflow.run("accuracy")
