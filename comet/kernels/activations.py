@@ -2,8 +2,8 @@
 """Activation quantization as torch operators, fused with what precedes a linear layer.
 
 Each operator gathers channels by the layer's permutation, quantizes by the pinned arithmetic of
-``comet.formats.activations`` and writes the operand that a GEMM kernel reads. CUDA tensors go to the
-library, CPU tensors to the reference; both give the same bits for the same 16-bit values.
+``comet.formats.activations`` and writes the operand that a GEMM kernel reads. CUDA tensors go to
+the library, CPU tensors to the reference; both give the same bits for the same 16-bit values.
 """
 
 import torch
@@ -119,6 +119,8 @@ def _checked_total(x: Tensor, weight: Tensor, residual: Tensor | None, how: Quan
 
 
 def _on_cpu(x: Tensor, how: Quantization) -> ActivationOperand:
+    if x.shape[0] == 0:
+        return empty_operand(x, how)
     blocks = BlockLayout(x.shape[1], how.int4_blocks, how.int8_blocks)
     if how.permutation is None:
         x = torch.nn.functional.pad(x, (0, blocks.padded - x.shape[1]))

@@ -45,17 +45,13 @@ _ALLOWED_SPILLS = re.compile(r"^// comet-build: allow-spills (\d+)\b", re.MULTIL
 
 @dataclass(frozen=True)
 class Unit:
-    """One source file to compile: its path, the flags, and the object that results."""
+    """One source file to compile; ``name`` is its path within the source folder."""
 
     source: Path
+    name: str
     command: tuple[str, ...]
     object: Path
     report: Path
-
-    @property
-    def name(self) -> str:
-        """Path relative to the source folder."""
-        return str(self.source.relative_to(SOURCES))
 
 
 def source_files(folder: Path = SOURCES) -> list[Path]:
@@ -77,6 +73,7 @@ def build(
     jobs: int | None = None,
     defines: Mapping[str, object] | None = None,
     archs: Sequence[str] = ("80", "90a"),
+    sources: Path = SOURCES,
 ) -> dict:
     """Build ``out_dir/libcomet_kernels.so`` and ``out_dir/build.json``.
 
@@ -88,6 +85,7 @@ def build(
         jobs: compiler processes at a time; None for one a core.
         defines: preprocessor macros of a build variant, name to value.
         archs: architectures of ``ARCHITECTURES``, "90a" or "sm_90a".
+        sources: folder of the .cu files, with the headers in ``include``.
 
     Returns:
         The content of build.json.
@@ -105,7 +103,7 @@ def build(
         )
     toolchain = find_toolchain()
     macros = tuple(f"-D{name}={value}" for name, value in sorted((defines or {}).items()))
-    units = _units(out_dir / "objects", toolchain, archs, macros)
+    units = _units(sources, out_dir / "objects", toolchain, archs, macros)
     reports = _compile_all(units, jobs or os.cpu_count() or 1)
     kernels = {unit.name: _checked(unit, reports[unit.name]) for unit in units}
     library = out_dir / LIBRARY_NAME
@@ -115,8 +113,8 @@ def build(
         "nvcc": toolchain.version,
         "flags": [*FLAGS, *(f"-gencode={ARCHITECTURES[arch]}" for arch in archs)],
         "defines": {name: str(value) for name, value in sorted((defines or {}).items())},
-        "git_commit": _commit(),
-        "source_sha256": source_hash(),
+        "git_commit": _commit(sources),
+        "source_sha256": source_hash(sources),
         "library": LIBRARY_NAME,
         "library_sha256": sha256_of(library),
         "kernels": {
@@ -128,35 +126,40 @@ def build(
 
 
 def _units(
-    objects: Path, toolchain: Toolchain, archs: tuple[str, ...], macros: tuple[str, ...]
+    sources: Path,
+    objects: Path,
+    toolchain: Toolchain,
+    archs: tuple[str, ...],
+    macros: tuple[str, ...],
 ) -> list[Unit]:
+    include = sources / "include"
     units = []
-    for source in sorted(SOURCES.rglob("*.cu")):
-        folder = source.relative_to(SOURCES).parts[0]
-        targets = [a for a in archs if FOLDER_ARCHITECTURE.get(folder, a) == a]
+    for source in sorted(sources.rglob("*.cu")):
+        place = source.relative_to(sources)
+        targets = [a for a in archs if FOLDER_ARCHITECTURE.get(place.parts[0], a) == a]
         if not targets:
             continue
-        flags = [*FLAGS, f"-I{SOURCES / 'include'}", *macros]
+        flags = [*FLAGS, f"-I{include}", *macros, f"-ccbin={toolchain.cxx}"]
         flags += [f"-gencode={ARCHITECTURES[arch]}" for arch in targets]
-        flags += [f"-ccbin={toolchain.cxx}"]
-        contents = [sha256_of(path) for path in _included(source)]
+        contents = [sha256_of(path) for path in _included(source, include)]
         key = "\n".join((*contents, toolchain.version, *flags))
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-        stem = "-".join(source.relative_to(SOURCES).with_suffix("").parts)
-        base = objects / f"{stem}-{digest}"
+        base = objects / "-".join((*place.with_suffix("").parts, digest))
         command = (str(toolchain.nvcc), *flags, "-c", str(source))
-        units.append(Unit(source, command, base.with_suffix(".o"), base.with_suffix(".txt")))
+        units.append(
+            Unit(source, str(place), command, base.with_suffix(".o"), base.with_suffix(".txt"))
+        )
     return units
 
 
-def _included(source: Path) -> list[Path]:
+def _included(source: Path, include: Path) -> list[Path]:
     """A source and every header of ours that it includes, directly or through another."""
     found, waiting = [], [source]
     while waiting:
         path = waiting.pop()
         found.append(path)
         for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
-            for header in (path.parent / name, SOURCES / "include" / name):
+            for header in (path.parent / name, include / name):
                 if header.exists() and header.resolve() not in found + waiting:
                     waiting.append(header.resolve())
     return sorted(found)
@@ -192,7 +195,7 @@ def _compile(unit: Unit) -> None:
         if run.returncode != 0:
             output.unlink(missing_ok=True)
             print(run.stderr, file=sys.stderr)
-            raise UserError(f"nvcc failed on csrc/{unit.name}: {_first_error(run.stderr)}")
+            raise UserError(f"nvcc failed on {unit.name}: {_first_error(run.stderr)}")
         os.replace(output, temporary)
         write_text(unit.report, run.stdout + run.stderr)
 
@@ -207,14 +210,14 @@ def _checked(unit: Unit, report: str) -> list[KernelResources]:
     """Kernels of a unit, refused when they lose speed silently."""
     kernels = kernel_resources(report)
     if warnings := performance_warnings(report):
-        raise UserError(f"csrc/{unit.name} loses speed: {warnings[0]}")
+        raise UserError(f"{unit.name} loses speed: {warnings[0]}")
     declared = _ALLOWED_SPILLS.search(unit.source.read_text(encoding="utf-8"))
     allowed = int(declared[1]) if declared else 0
     for kernel in kernels:
         spilled = max(kernel.spill_stores, kernel.spill_loads)
         if spilled > allowed:
             raise UserError(
-                f"csrc/{unit.name}: {kernel.name} on {kernel.architecture} spills {spilled} bytes "
+                f"{unit.name}: {kernel.name} on {kernel.architecture} spills {spilled} bytes "
                 f"of registers, {allowed} are allowed; use fewer registers or declare "
                 "'// comet-build: allow-spills BYTES' in the file"
             )
@@ -230,15 +233,16 @@ def _link(toolchain: Toolchain, units: list[Unit], library: Path) -> None:
         command += [*(str(unit.object) for unit in units), "-o", str(temporary)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
+            print(run.stderr, file=sys.stderr)
             raise UserError(f"linking {library.name} failed: {_first_error(run.stderr)}")
 
 
-def _commit() -> str | None:
-    """Commit of the sources, with "-dirty" when csrc/ differs from it; None outside git."""
+def _commit(sources: Path) -> str | None:
+    """Commit of the sources, with "-dirty" when they differ from it; None outside git."""
     head = _git("rev-parse", "HEAD")
     if head is None:
         return None
-    return head + ("-dirty" if _git("status", "--porcelain", "--", str(SOURCES)) else "")
+    return head + ("-dirty" if _git("status", "--porcelain", "--", str(sources)) else "")
 
 
 def _git(*arguments: str) -> str | None:

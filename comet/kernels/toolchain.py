@@ -12,7 +12,7 @@ from pathlib import Path
 from comet.errors import UserError
 
 MINIMUM_NVCC = (12, 8)
-INSTALL_HINT = "install the CUDA toolkit, or its pip wheels with: pip install 'comet[build]'"
+INSTALL_HINT = "install the CUDA toolkit, or its pip wheels with: pip install 'comet-harness[cuda]'"
 
 
 @dataclass(frozen=True)
