@@ -26,6 +26,7 @@ CHECKPOINT_OF_ROW = {
     "fmpq-w4ax": "fmpq",
     "fmpq-w4axkv4": "fmpq",
 }
+CHOICE_ROW = "fmpq-w4ax"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "opt")
 
 
@@ -115,6 +116,23 @@ def accuracy_cases(config: dict) -> dict[str, dict]:
                 "row": row,
                 "checkpoint": CHECKPOINT_OF_ROW.get(row),
             }
+    return cases
+
+
+def choice_cases(config: dict) -> dict[str, dict]:
+    """What the target ``choices`` evaluates: FMPQ on the first model and text, one option changed.
+
+    Returns:
+        As ``accuracy_cases``, with the ``choice`` in each case.
+    """
+    accuracy = config["accuracy"]
+    first = {"models": accuracy["models"][:1], "texts": accuracy["texts"][:1], "rows_of": {}}
+    base = accuracy_cases({"accuracy": {**accuracy, **first, "rows": [CHOICE_ROW]}})
+    cases = {}
+    for name, entry in itertools.product(config["choices"], base.values()):
+        case = entry["case"] | {"choice": name}
+        id = case_id("accuracy", case, f"choice-{name}")
+        cases[id] = entry | {"case": case, "checkpoint": f"choice-{name}"}
     return cases
 
 

@@ -33,7 +33,7 @@ def publish(source: Path | str, name: str, repository: Path | str = REPOSITORY) 
             "and no leading local-"
         )
     _check_clean(repository)
-    found = {kind: source / f"{kind}.jsonl" for kind in KINDS}
+    found = {kind: source / f"{kind}.jsonl" for kind in (*KINDS, "choices")}
     found = {kind: _checked(path) for kind, path in found.items() if path.is_file()}
     found = {kind: records for kind, records in found.items() if records}
     if not found:

@@ -31,7 +31,7 @@ def change(config: dict, path: str, value) -> dict:
     return changed
 
 
-@pytest.mark.parametrize("name", ["config", "smoke", "paper", "h200"])
+@pytest.mark.parametrize("name", ["config", "smoke", "choices", "paper", "h200"])
 def test_shipped_configurations_are_valid(name):
     config = configuration.load_config([configuration.DEFAULT.parent / f"{name}.yaml"])
     assert config["accuracy"]["models"]

@@ -7,6 +7,11 @@ rule accuracy:
         own_path("accuracy.jsonl"),
 
 
+rule choices:
+    input:
+        compared_choices,
+
+
 rule evaluate:
     input:
         model=evaluated_model,

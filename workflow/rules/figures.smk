@@ -46,7 +46,9 @@ rule draw_figure:
 rule render_report:
     input:
         figures=figure_paths(DRAWN),
-        records=[own_path(f"{kind}.jsonl") for kind, names in KINDS.items() if names],
+        records=gathered_kinds(RECORD_KINDS),
+        choices=gathered_kinds(["choices"]),
+        reference_choices=reference_files(["choices"]),
         references=reference_files(RECORD_KINDS),
     output:
         own_path("report.html"),

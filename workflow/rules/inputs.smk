@@ -57,29 +57,47 @@ def csrc_sources(wildcards):
     return [str(path) for path in source_files()]
 
 
+def checkpoint_options(wildcards):
+    """Options of one checkpoint: the configuration's, or those of a choice on top."""
+    choice = wildcards.checkpoint.removeprefix("choice-")
+    return config["fmpq"] | config["choices"].get(choice, {})
+
+
+def compared_choices(wildcards):
+    if not CHOICES:
+        raise WorkflowError(
+            "the configuration names no choices to compare: "
+            "snakemake --cores all choices --configfile config/choices.yaml"
+        )
+    return own_path("choices.jsonl")
+
+
 def evaluated(wildcards):
-    return ACCURACY[wildcards.case]
+    return EVALUATED[wildcards.case]
 
 
 def evaluated_model(wildcards):
-    return resource_path("models", ACCURACY[wildcards.case]["model"], "config.json")
+    return resource_path("models", EVALUATED[wildcards.case]["model"], "config.json")
 
 
 def evaluated_text(wildcards):
-    return resource_path("texts", ACCURACY[wildcards.case]["text"], "test.jsonl")
+    return resource_path("texts", EVALUATED[wildcards.case]["text"], "test.jsonl")
 
 
 def evaluated_checkpoint(wildcards):
-    case = ACCURACY[wildcards.case]
+    case = EVALUATED[wildcards.case]
     if case["checkpoint"] is None:
         return []
     return result_path("quantized", case["model"], case["checkpoint"], "layers.json")
 
 
 KINDS = {
-    "accuracy": [f"{case}.jsonl" for case in ACCURACY],
-    "quantize": [f"{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS],
-    "gemm": [f"{model}.jsonl" for model in config["gemm"]["models"]],
+    "accuracy": [f"accuracy/{case}.jsonl" for case in ACCURACY],
+    "choices": [f"accuracy/{case}.jsonl" for case in CHOICES],
+    "quantize": [
+        f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS
+    ],
+    "gemm": [f"gemm/{model}.jsonl" for model in config["gemm"]["models"]],
 }
 # Drawn from the channel statistics of the first model that is quantized.
 ARRAY_FIGURES = ("fig3", "fig4", "precision_map")
@@ -93,9 +111,12 @@ def reference_files(kinds):
 
 
 def gathered(wildcards):
-    return [
-        result_path("records", wildcards.kind, name) for name in KINDS[wildcards.kind]
-    ]
+    return [result_path("records", name) for name in KINDS[wildcards.kind]]
+
+
+def gathered_kinds(kinds):
+    """Joined records of this machine, for the kinds that the configuration asks for."""
+    return [own_path(f"{kind}.jsonl") for kind in kinds if KINDS.get(kind)]
 
 
 def figure_records(wildcards):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate one row of one model on one text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,4 +28,5 @@ with logged(snakemake):
         device=snakemake.params.device,
         dtype=snakemake.params.dtype,
     )
-    write_records(snakemake.output[0], evaluate_row(evaluation, config, snakemake.params.seed))
+    records = evaluate_row(evaluation, config, snakemake.params.seed)
+    write_records(snakemake.output[0], [replace(r, case=case["case"]) for r in records])

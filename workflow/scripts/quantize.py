@@ -26,7 +26,7 @@ with logged(snakemake):
         ),
         Path(snakemake.output.layers).parent,
         FMPQOptions.from_config(params.options),
-        checkpoint=snakemake.wildcards.checkpoint,
+        checkpoint="natural" if snakemake.wildcards.checkpoint == "natural" else "fmpq",
         model=snakemake.wildcards.model,
         config=config,
         seed=params.seed,

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+from comet.choices import choice_rows
 from comet.figures import FIGURES
 from comet.files import read_json_lines
 from comet.logs import logged
@@ -15,10 +16,13 @@ def read_all(paths):
 
 with logged(snakemake):
     config = snakemake.config
+    records, references = read_all(snakemake.input.records), read_all(snakemake.input.references)
     drawn = {Path(path).stem: Path(path) for path in snakemake.input.figures}
     entries = config["models"] | config["texts"]
     context = {
         "labels": {name: entry["label"] for name, entry in entries.items()},
+        "choices": choice_rows(*map(read_all, (snakemake.input.choices, snakemake.input.records)))
+        or choice_rows(read_all(snakemake.input.reference_choices), references),
         "config": config,
         "config_name": snakemake.params.config_name,
         "machine": snakemake.params.machine,
@@ -28,7 +32,7 @@ with logged(snakemake):
         Path(snakemake.output[0]),
         drawn,
         {name: FIGURES[name] for name in drawn},
-        read_all(snakemake.input.records),
-        read_all(snakemake.input.references),
+        records,
+        references,
         context,
     )
