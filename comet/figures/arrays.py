@@ -34,12 +34,18 @@ class Sample:
 
 
 class Statistics:
-    """The open file: names first, tensors only when asked for."""
+    """The open file: names first, tensors only when asked for.
 
-    def __init__(self, handle) -> None:
+    Attributes:
+        model: id of the quantized model, as the ``layers.json`` beside the file names it.
+        layers: ``<layer>.<input>`` -> numbers of INT4 and INT8 blocks.
+        sampled: names of the inputs whose activations were kept.
+    """
+
+    def __init__(self, handle, model: str) -> None:
         self._handle = handle
-        self.metadata = handle.metadata() or {}
-        self.layers: dict[str, dict] = json.loads(self.metadata.get("layers", "{}"))
+        self.model = model
+        self.layers: dict[str, dict] = json.loads((handle.metadata() or {}).get("layers", "{}"))
         self.sampled = sorted(
             (name.removesuffix(SAMPLE) for name in handle.keys() if name.endswith(SAMPLE)),  # noqa: SIM118
             key=order,
@@ -67,9 +73,10 @@ def opened(path: Path) -> Iterator[Statistics]:
         UserError: the file is missing or not such a file.
     """
     try:
+        model = json.loads((Path(path).parent / "layers.json").read_text(encoding="utf-8"))["model"]
         with safe_open(path, framework="pt") as handle:
-            yield Statistics(handle)
-    except (OSError, SafetensorError, KeyError) as error:
+            yield Statistics(handle, model)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"cannot read {path} ({error}); run the quantize target again") from error
 
 

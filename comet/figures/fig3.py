@@ -30,7 +30,7 @@ def draw(inputs: FigureInputs) -> Figure:
         for i, name in enumerate(names):
             ax = fig.add_subplot((len(names) + 1) // 2, 2, i + 1, projection="3d")
             _surface(ax, statistics.sample(name))
-        style.legend(fig, SPEC.title, device=where(inputs))
+        style.legend(fig, SPEC.title, device=where(statistics, inputs))
         style.footnote(fig, [source(statistics, inputs), BINS, PAPER])
     return fig
 
@@ -49,19 +49,31 @@ def absent(title: str, lines: list[str]) -> Figure:
     return fig
 
 
-def source(statistics: arrays.Statistics, inputs: FigureInputs) -> str:
-    """Model and text of the statistics, for the note under the figure."""
-    model = inputs.label(statistics.metadata.get("model", "unknown model"))
-    text = inputs.label(statistics.metadata.get("text", "unknown text"))
-    return f"Measured on {model}, calibration text {text}."
-
-
-def where(inputs: FigureInputs) -> str:
-    """Device of the quantize run, from its records."""
-    devices = {
-        str(r["environment"].get("device", "unknown device"))
+def runs(statistics: arrays.Statistics, inputs: FigureInputs) -> list[dict]:
+    """Records of the quantize runs of the model that the statistics are of."""
+    return [
+        r
         for r in inputs.records
-        if r["kind"] == "quantize" and r["status"] == "ok"
+        if r["kind"] == "quantize"
+        and r["status"] == "ok"
+        and r["case"]["model"] == statistics.model
+    ]
+
+
+def source(statistics: arrays.Statistics, inputs: FigureInputs) -> str:
+    """Model and calibration text of the statistics, for the note under the figure."""
+    texts = {
+        inputs.label(r["method"].get("calibration", {}).get("dataset", "not recorded"))
+        for r in runs(statistics, inputs)
+    }
+    text = ", ".join(sorted(texts)) or "not recorded"
+    return f"Measured on {inputs.label(statistics.model)}, calibration text: {text}."
+
+
+def where(statistics: arrays.Statistics, inputs: FigureInputs) -> str:
+    """Device of the quantize run."""
+    devices = {
+        str(r["environment"].get("device", "unknown device")) for r in runs(statistics, inputs)
     }
     return ", ".join(sorted(devices)) or "device not recorded"
 
@@ -97,6 +109,6 @@ SPEC = FigureSpec(
     caption="Activations of linear inputs on calibration text: a few channels are large for every "
     "token. Layers are chosen to show each kind of input once.",
     paper_item="Fig. 3",
-    kinds_needed=(),
+    kinds_needed=("quantize",),
     draw=draw,
 )

@@ -34,7 +34,7 @@ def draw(inputs: FigureInputs) -> Figure:
         for row, name in zip(axes, names, strict=True):
             _pair(fig, row, statistics.sample(name))
         extra = [Patch(color=colour, label=name) for name, colour in COLOUR.items()]
-        style.legend(fig, SPEC.title, device=fig3.where(inputs), extra=extra)
+        style.legend(fig, SPEC.title, device=fig3.where(statistics, inputs), extra=extra)
         style.footnote(fig, [fig3.source(statistics, inputs), *NOTES])
     return fig
 
@@ -118,6 +118,6 @@ SPEC = FigureSpec(
     "permutation outliers are spread over the blocks and most blocks need INT8; "
     "with it they share the last.",
     paper_item="Fig. 4",
-    kinds_needed=(),
+    kinds_needed=("quantize",),
     draw=draw,
 )

@@ -25,7 +25,7 @@ def draw(inputs: FigureInputs) -> Figure:
     """Draw one row for each model and method (a column a share), and the map of inputs by layer."""
     shown = measured.show(inputs, "quantize", SPEC.selects)
     cases = published.unique((r["case"]["model"], r["case"]["method"]) for r in shown.records)
-    blocks = _blocks(inputs)
+    model_of_map, blocks = _blocks(inputs)
     heights = [2.0] * len(cases) + style.text_heights(shown.missing)
     heights += [1.9] if blocks else []
     if not heights:
@@ -44,7 +44,7 @@ def draw(inputs: FigureInputs) -> Figure:
     if shown.missing:
         style.say(fig.add_subplot(grid[len(cases), :]), shown.missing)
     if blocks:
-        _map(fig, fig.add_subplot(grid[-1, :]), blocks, inputs)
+        _map(fig, fig.add_subplot(grid[-1, :]), blocks, inputs.label(model_of_map))
     style.legend(
         fig, SPEC.title, device=shown.device, extra=[bars.baseline_handle("stated in the paper")]
     )
@@ -53,8 +53,8 @@ def draw(inputs: FigureInputs) -> Figure:
 
 
 def _bars(ax: Axes, records: list[dict], metric: str) -> None:
-    values = sorted((arrays.order(r["case"]["layer"]), r) for r in records)
-    for (index, _), record in values:
+    for record in sorted(records, key=lambda r: arrays.order(r["case"]["layer"])):
+        index, _ = arrays.split(record["case"]["layer"])
         ax.bar(index, record["median"], 0.78, **style.mark(record["origin"], style.RED))
     if metric in STATED:
         bars.baseline(ax, STATED[metric])
@@ -64,16 +64,15 @@ def _bars(ax: Axes, records: list[dict], metric: str) -> None:
     ax.grid(axis="y")
 
 
-def _blocks(inputs: FigureInputs) -> dict[str, dict]:
-    """``<layer>.<input>`` -> numbers of INT4 and INT8 blocks, empty where there are none."""
+def _blocks(inputs: FigureInputs) -> tuple[str, dict[str, dict]]:
+    """Model, and ``<layer>.<input>`` -> numbers of INT4 and INT8 blocks; empty without arrays."""
     if inputs.arrays is None:
-        return {}
+        return "", {}
     with arrays.opened(inputs.arrays) as statistics:
-        return statistics.layers | ({"": {"model": statistics.metadata.get("model", "")}})
+        return statistics.model, statistics.layers
 
 
-def _map(fig: Figure, ax: Axes, blocks: dict[str, dict], inputs: FigureInputs) -> None:
-    model = blocks.pop("")["model"]
+def _map(fig: Figure, ax: Axes, blocks: dict[str, dict], label: str) -> None:
     names = sorted(blocks, key=arrays.order)
     layers = published.unique(arrays.split(name)[0] for name in names)
     kinds = published.unique(arrays.split(name)[1] for name in names)
@@ -99,9 +98,7 @@ def _map(fig: Figure, ax: Axes, blocks: dict[str, dict], inputs: FigureInputs) -
     step = max(1, len(layers) // 40)
     ax.set_xticks(range(0, len(layers), step), layers[::step])
     ax.set_xlabel("layer")
-    ax.set_title(
-        f"Blocks in INT8 of all blocks, by linear input: {inputs.label(model)}", loc="left"
-    )
+    ax.set_title(f"Blocks in INT8 of all blocks, by linear input: {label}", loc="left")
     fig.colorbar(image, ax=ax, label="INT8, %", pad=0.01, aspect=12)
 
 
@@ -113,5 +110,7 @@ SPEC = FigureSpec(
     paper_item="section 3.2, shares stated in the text",
     kinds_needed=("quantize",),
     draw=draw,
-    selects=lambda record: record["metric"] in METRICS,
+    selects=lambda record: (
+        record["metric"] in METRICS and record["case"].get("method") != "natural"
+    ),
 )

@@ -50,6 +50,7 @@ def quantize(layers: int = 3) -> list[dict]:
             "%",
             "fmpq",
             value + i,
+            method={"calibration": {"dataset": "text"}},
         )
         for i in range(layers)
         for metric, value in shares.items()

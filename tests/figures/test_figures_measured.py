@@ -130,6 +130,17 @@ def test_fig3_keeps_the_largest_value_of_each_bin(paper, statistics):
     titles = {axes.get_title() for axes in figure.axes}
     assert titles == {f"model.layers.{i}.{x}" for i in (0, 1) for x in ("attn_in", "mlp_out")}
     assert "measured (Test GPU)" in legend(figure)
+    assert "Measured on tiny, calibration text: text." in figure.get_supxlabel()
+
+
+def test_natural_checkpoints_are_not_on_the_precision_map(paper):
+    records = synthetic.quantize()
+    for record in records:
+        record["case"]["method"] = "natural"
+    figure = draw("precision_map", FigureInputs(records, paper))
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "not measured: no quantize record"
+    ]
 
 
 def test_representative_layers_show_each_input_once():
