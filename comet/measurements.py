@@ -37,7 +37,7 @@ class Measurement:
 
     Attributes:
         kind: one of ``KINDS``.
-        case: what was measured; the keys depend on the kind (``docs/records.md``).
+        case: what was measured; the keys depend on the kind (``docs/contracts.md``).
         metric: name of the quantity, for instance ``ppl_token_1024`` or ``time``.
         unit: unit of ``samples`` and ``median``, for instance ``us``; ``1`` for a pure number.
         backend: implementation or method that was measured.

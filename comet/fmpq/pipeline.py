@@ -14,7 +14,7 @@ from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
 from comet.fmpq.options import FMPQOptions
-from comet.fmpq.plan import CHECKPOINTS, InputPlan, plan_layer
+from comet.fmpq.plan import CHECKPOINTS, InputPlan, watch_layer
 from comet.fmpq.shares import METRICS, layer_shares
 from comet.fmpq.weights import quantize_weight
 from comet.formats.blocks import PADDING, natural_permutation
@@ -118,20 +118,16 @@ def _quantize_layers(
     sampled = _sampled_layers(stream.layer_count)
     for index, layer, run in stream:
         name = f"{family.layers}.{index}"
-        plans = plan_layer(
-            layer,
-            name,
-            family,
-            partial(run, advance=True),
-            tokens,
-            options,
-            checkpoint,  # noqa: B023
+        plans = watch_layer(
+            layer, name, family, partial(run, advance=True), tokens, (options.outlier_metric,)
         )
+        for plan in plans.values():
+            plan.decide(options, checkpoint)
         packed = quantize_layer(layer, family, plans, options)
-        shares[name] = layer_shares(plans, packed, options.outlier_threshold)
+        shares[name] = layer_shares(plans, packed, options)
         _write_layer(layer, index, name, family, packed, writer)
         for input_name, plan in plans.items():
-            _keep_arrays(f"{name}.{input_name}", plan, index in sampled, arrays, facts)
+            _keep_arrays(f"{name}.{input_name}", plan, options, index in sampled, arrays, facts)
     with atomic_path(writer.folder / "statistics.safetensors") as temporary:
         save_file(arrays, temporary, metadata={"layers": json.dumps(facts)})
     return shares
@@ -219,8 +215,11 @@ def _sampled_layers(count: int) -> set[int]:
     return {round(i * (count - 1) / (SAMPLED_LAYERS - 1)) for i in range(SAMPLED_LAYERS)}
 
 
-def _keep_arrays(name: str, plan: InputPlan, sampled: bool, arrays: dict, facts: dict) -> None:
-    arrays[f"{name}.channel_stat"] = plan.statistics.metric().contiguous()
+def _keep_arrays(
+    name: str, plan: InputPlan, options: FMPQOptions, sampled: bool, arrays: dict, facts: dict
+) -> None:
+    statistic = plan.statistics.metric(options.outlier_metric)
+    arrays[f"{name}.channel_stat"] = statistic.contiguous()
     arrays[f"{name}.perm"] = plan.permutation
     if sampled:
         arrays[f"{name}.sample"] = plan.sample.half()

@@ -43,7 +43,7 @@ class InputPlan:
 
     def decide(self, options: FMPQOptions, checkpoint: str) -> None:
         """Choose layout and permutation; the ``natural`` checkpoint keeps order and has no INT8."""
-        statistic = self.statistics.metric()
+        statistic = self.statistics.metric(options.outlier_metric)
         if checkpoint == "natural":
             self.layout = BlockLayout.of(statistic.numel(), 0)
             self.permutation = natural_permutation(self.layout)
@@ -52,14 +52,13 @@ class InputPlan:
             self.permutation = outliers_last(statistic, self.layout, options.channel_order)
 
 
-def plan_layer(
+def watch_layer(
     layer: torch.nn.Module,
     name: str,
     family: Family,
     run: Callable[[], None],
     tokens: int,
-    options: FMPQOptions,
-    checkpoint: str,
+    metrics: tuple[str, ...],
 ) -> dict[str, InputPlan]:
     """Watch each linear input while ``run`` pushes the calibration windows through the layer.
 
@@ -69,23 +68,19 @@ def plan_layer(
         family: where its linears are.
         run: runs the calibration windows.
         tokens: number of calibration tokens.
-        options, checkpoint: as in ``comet.fmpq.pipeline.quantize_model``.
+        metrics: channel statistics to keep.
 
     Returns:
-        Plans by input name, in computing order.
+        Plans by input name, in computing order; nothing is decided yet.
     """
     plans = {}
     with ExitStack() as hooks:
         for group in family.inputs:
             linear = layer.get_submodule(group.linears[0])
             where = f"{name}.{group.name}"
-            statistics = ChannelStatistics(
-                linear.in_features, tokens, where, options.outlier_metric
-            )
+            statistics = ChannelStatistics(linear.in_features, tokens, where, metrics)
             plan = plans[group.name] = InputPlan(group, statistics)
             hook = linear.register_forward_pre_hook(lambda _, x, plan=plan: plan.see(x[0]))
             hooks.callback(hook.remove)
         run()
-    for plan in plans.values():
-        plan.decide(options, checkpoint)
     return plans

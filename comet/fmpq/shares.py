@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from comet.fmpq.options import FMPQOptions
 from comet.fmpq.outliers import outlier_mask
 from comet.fmpq.plan import InputPlan
 from comet.formats.weights import PackedWeight
@@ -11,25 +12,29 @@ METRICS = ("outlier_channel_share", "int8_block_share", "w4a4_mac_share")
 
 
 def layer_shares(
-    plans: Mapping[str, InputPlan], packed: Mapping[str, PackedWeight], threshold: float
+    plans: Mapping[str, InputPlan], packed: Mapping[str, PackedWeight], options: FMPQOptions
 ) -> dict:
     """Shares of one decoder layer in percent, over all its linears, and by input.
 
-    * outlier channels: input channels whose statistic exceeds ``threshold`` times the median of
-      their input;
+    * outlier channels: input channels whose statistic exceeds ``outlier_threshold`` times the
+      median of their input;
     * INT8 blocks: per linear, a partly filled block counts as one;
     * W4A4 MACs: real input channels times outputs in INT4 blocks (padding is not counted).
 
     Args:
         plans: by input name.
         packed: by linear name inside the layer.
-        threshold: multiple of the median.
+        options: statistic and threshold of an outlier.
     """
     inputs = {}
     outliers = channels = int8 = blocks = macs4 = macs = 0
     for name, plan in plans.items():
         layout = plan.layout
-        flagged = int(outlier_mask(plan.statistics.metric(), threshold).sum())
+        flagged = int(
+            outlier_mask(
+                plan.statistics.metric(options.outlier_metric), options.outlier_threshold
+            ).sum()
+        )
         int4_channels = int((plan.permutation[: layout.int4_channels] >= 0).sum())
         outputs = sum(packed[linear].out_features for linear in plan.group.linears)
         outliers, channels = outliers + flagged, channels + layout.channels

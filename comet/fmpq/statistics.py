@@ -18,15 +18,17 @@ class ChannelStatistics:
         channels: K.
         tokens: number of tokens that will be seen in all.
         name: layer and input, for error messages.
-        metric: the statistic that will be asked for (``FMPQOptions.outlier_metric``).
+        metrics: the statistics that will be asked for (``FMPQOptions.outlier_metric``).
     """
 
-    def __init__(self, channels: int, tokens: int, name: str, metric: str = "p999") -> None:
+    def __init__(
+        self, channels: int, tokens: int, name: str, metrics: tuple[str, ...] = ("p999",)
+    ) -> None:
         self.name = name
-        self.metric_name = metric
         self.seen = 0
         self.square_sum = torch.zeros(channels, dtype=torch.float64)
-        self.tail_size = int((1.0 - PERCENTILES.get(metric, 1.0)) * tokens) + 1
+        lowest = min(PERCENTILES.get(metric, 1.0) for metric in metrics)
+        self.tail_size = _rank(lowest, tokens)
         self.tail = torch.zeros(channels, 0)
 
     def update(self, x: torch.Tensor) -> None:
@@ -51,14 +53,23 @@ class ChannelStatistics:
         """E[x^2] of each channel, fp32 [K]."""
         return (self.square_sum / max(1, self.seen)).float()
 
-    def metric(self) -> torch.Tensor:
-        """The statistic that ranks channels, fp32 [K].
+    def metric(self, name: str) -> torch.Tensor:
+        """A statistic that ranks channels, fp32 [K].
 
-        A percentile is the nearest rank from above: the smallest kept magnitude that at most the
-        given share of tokens exceeds.
+        A percentile is the nearest rank from above: the smallest magnitude that at most the given
+        share of tokens exceeds.
+
+        Raises:
+            ValueError: the percentile was not announced, so too little was kept.
         """
-        if self.metric_name == "mean_square":
+        if name == "mean_square":
             return self.mean_square()
-        share = PERCENTILES.get(self.metric_name, 1.0)
-        rank = int((1.0 - share) * self.seen) + 1
+        rank = _rank(PERCENTILES.get(name, 1.0), self.seen)
+        if rank > self.tail_size:
+            raise ValueError(f"{name} was not among the metrics of {self.name}")
         return self.tail.topk(min(rank, self.tail.shape[1]), dim=1).values[:, -1]
+
+
+def _rank(share: float, tokens: int) -> int:
+    """How many of the largest magnitudes reach down to a percentile."""
+    return int((1.0 - share) * tokens) + 1

@@ -6,16 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.accuracy.perplexity import perplexity, window_losses
 from comet.accuracy.rows import ROWS
 from comet.data.windows import parse_windows, token_windows
 from comet.errors import UserError
-from comet.fmpq.options import FMPQOptions
-from comet.fmpq.pipeline import Calibration, quantize_model
-from comet.models.folder import ModelFolder
 
 
 @pytest.mark.parametrize(
@@ -60,21 +56,6 @@ def test_perplexity_equals_the_definition():
 def test_an_overflowing_model_is_one_line():
     with pytest.raises(UserError, match="not finite"):
         perplexity([math.nan], 10)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    base = tmp_path_factory.mktemp("tiny")
-    write_model(base / "model", tiny_config("llama", hidden_size=160, intermediate_size=384))
-    write_tokenizer(base / "model")
-    text = write_text(base / "text.jsonl")
-    folder = ModelFolder(base / "model")
-    for checkpoint in ("natural", "fmpq"):
-        calibration = Calibration(text, "words", windows=2, context=64)
-        quantize_model(
-            folder, calibration, base / checkpoint, FMPQOptions(), checkpoint, "tiny", {}, seed=0
-        )
-    return base
 
 
 def evaluation(tiny, backend, **changes):
