@@ -40,16 +40,18 @@ def kv4_attention(
     sealed = restore_keys(key).repeat_interleave(groups, dim=1).float()
     values = restore_values(value).repeat_interleave(groups, dim=1).float()
     scaled = query.float() * scale
-    position = torch.arange(query.shape[2], device=query.device)
-    last_of_page = position // PAGE * PAGE + PAGE - 1
-    unfinished = last_of_page[None, :] > position[:, None]
-    scores = torch.where(
-        unfinished, scaled @ exact.transpose(-1, -2), scaled @ sealed.transpose(-1, -2)
-    )
+    scores = scaled @ sealed.transpose(-1, -2)
+    tokens = query.shape[2]
+    for start in range(0, tokens, PAGE):
+        page = slice(start, start + PAGE)
+        # The token that fills a page already sees it sealed.
+        rows = slice(start, start + PAGE - 1)
+        scores[..., rows, page] = scaled[..., rows, :] @ exact[..., page, :].transpose(-1, -2)
+    position = torch.arange(tokens, device=query.device)
     hidden = position[None, :] > position[:, None]
     if window is not None:
         hidden |= position[None, :] <= position[:, None] - window
-    probabilities = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    probabilities = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
     return (probabilities @ values).to(query.dtype)
 
 
