@@ -16,10 +16,9 @@ class Consumer {
         shared_(shared),
         epilogue_(p, shared),
         warpgroup_(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)),
-        thread_(threadIdx.x % 128),
         lane_(TileLane::of(threadIdx.x % 128)) {
     sums_.parked_shared =
-        shared + I::kParked + warpgroup_ * I::kSharedChunks * 128 * 16 + thread_ * 16;
+        shared + I::kParked + warpgroup_ * I::kSharedChunks * 128 * 16 + threadIdx.x % 128 * 16;
   }
 
   __device__ __forceinline__ void run() {
@@ -28,7 +27,7 @@ class Consumer {
     Work work;
     while (list.template next<I::kStageBlocks>(work)) {
       named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
-      epilogue_.load_terms(tile_place(p_, work.tile), warpgroup_, thread_);
+      epilogue_.load_terms(tile_place(p_, work.tile), warpgroup_);
       const Classes classes = multiply_both(work);
       if constexpr (I::kSchedule == Schedule::kCluster) {
         if (p_.split > 1) {
@@ -36,7 +35,7 @@ class Consumer {
           continue;
         }
       } else if (work.end < p_.blocks) {
-        hand_on<I>(p_, sums_, classes, warpgroup_, thread_);
+        hand_on<I>(p_, sums_, classes, warpgroup_);
         continue;
       }
       finish(work, classes);
@@ -58,52 +57,71 @@ class Consumer {
     return classes;
   }
 
+  // Registers of one group: packed words on their way, and unpacked fragments. Two sets of fragments:
+  // the codes of a group are unpacked while the tensor cores work on the group before.
+  struct Fragments {
+    uint32_t a[2][I::kRows][I::kGroupSteps][4];
+    uint4 words[I::kRows][I::kGroupSteps / 2];
+    TileScale scale[I::kRows];
+  };
+
   // Sums of consecutive K blocks into the running set.
   __device__ __forceinline__ void multiply(int blocks) {
     // Zeros are written rather than left to the first wgmma: with a predicate there, and other code
     // that writes the sums elsewhere, ptxas serialises the pipeline (C7515).
 #pragma unroll
     for (int i = 0; i < I::kRows * I::kSums; ++i) sums_.value(i) = 0;
-    uint32_t fragment[2][I::kRows][I::kGroupSteps][4];
+    Fragments f;
     int previous = -1;
-    const int whole = blocks / I::kStageBlocks;
-    for (int i = 0; i < whole; ++i) multiply_stage<I::kStageBlocks>(fragment, previous);
-    if constexpr (I::kStageBlocks > 1) {
-      if (blocks % I::kStageBlocks != 0) multiply_stage<1>(fragment, previous);
+    constexpr int kSecond = I::kStageBlocks * kGroups % 2;  // first set of every other stage
+    int stages = blocks / I::kStageBlocks;
+    if constexpr (kSecond == 0) {
+#pragma unroll 1
+      for (; stages > 0; --stages) multiply_stage<I::kStageBlocks, 0>(f, previous);
+    } else {
+#pragma unroll 1
+      for (; stages >= 2; stages -= 2) {
+        multiply_stage<I::kStageBlocks, 0>(f, previous);
+        multiply_stage<I::kStageBlocks, 1>(f, previous);
+      }
+      if (stages > 0) multiply_stage<I::kStageBlocks, 0>(f, previous);
+    }
+    if constexpr (I::kStageBlocks == 2) {
+      if (blocks % 2 != 0) multiply_stage<1, 0>(f, previous);
     }
     wgmma_wait<0>();
     sums_.pin_running();
     release(previous);
   }
 
-  // One stage of the ring, of which kBlocks blocks are filled. The codes of a group are unpacked
-  // while the tensor cores work on the group before: two sets of fragment registers.
-  template <int kBlocks>
-  __device__ __forceinline__ void multiply_stage(
-      uint32_t (&fragment)[2][I::kRows][I::kGroupSteps][4], int& previous) {
-    constexpr int kGroups = 4 / I::kGroupSteps;
-    TileScale scale[I::kRows];
+  static constexpr int kGroups = 4 / I::kGroupSteps;
+
+  // One stage of the ring, of which kBlocks blocks are filled.
+  template <int kBlocks, int kFirstSet>
+  __device__ __forceinline__ void multiply_stage(Fragments& f, int& previous) {
     barrier_wait(shared_ + I::kFull + ring_.stage * 8, ring_.phase);
     const uint32_t weights = shared_ + I::kWeights + ring_.stage * I::kStageWeightBytes +
                              warpgroup_ * I::kRows * I::kStageBlocks * kTileBytes;
     // The broadcast tells the compiler that descriptors are uniform.
     const uint64_t operand = operand_descriptor(
         shared_ + I::kOperands + __shfl_sync(0xffffffff, ring_.stage, 0) * I::kStageOperandBytes);
+    load_words(f, weights, 0);
 #pragma unroll
     for (int i = 0; i < kBlocks * kGroups; ++i) {
-      const int block = i / kGroups, group = i % kGroups;
-      auto& a = fragment[i % 2];
-      unpack(a, scale, weights + block * kTileBytes, group);
+      auto& a = f.a[(i + kFirstSet) % 2];
+      unpack(a, f);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < I::kGroupSteps; ++step) {
-        const int offset = (block * I::kOperandBytes >> 4) + (group * I::kGroupSteps + step) * 2;
+        const int offset = (i / kGroups * I::kOperandBytes >> 4) +
+                           (i % kGroups * I::kGroupSteps + step) * 2;
 #pragma unroll
         for (int row = 0; row < I::kRows; ++row) {
           wgmma<I::kTokens, false>(sums_.running[row], a[row][step], operand + offset);
         }
       }
       wgmma_commit();
+      if (i + 1 < kBlocks * kGroups) load_words(f, weights, i + 1);
       wgmma_wait<1>();
       if (i == 0) release(previous);
     }
@@ -111,19 +129,29 @@ class Consumer {
     ring_.template advance<I::kStages>();
   }
 
-  __device__ __forceinline__ void unpack(uint32_t (&a)[I::kRows][I::kGroupSteps][4],
-                                         TileScale (&scale)[I::kRows], uint32_t weights,
-                                         int group) {
+  // Packed words of group i of a stage, and the scales where a block begins.
+  __device__ __forceinline__ void load_words(Fragments& f, uint32_t weights, int i) {
 #pragma unroll
     for (int row = 0; row < I::kRows; ++row) {
-      const uint32_t tile = weights + row * I::kStageBlocks * kTileBytes;
-      if (group == 0) scale[row] = TileScale::of(load_shared(tile + lane_.scales));
+      const uint32_t tile = weights + (row * I::kStageBlocks + i / kGroups) * kTileBytes;
+      if (i % kGroups == 0) f.scale[row] = TileScale::of(load_shared(tile + lane_.scales));
 #pragma unroll
       for (int half = 0; half < I::kGroupSteps / 2; ++half) {
-        const uint4 words = load_shared4(tile + lane_.codes +
-                                         (group * I::kGroupSteps / 2 + half) * kHalfBytes);
-        unpack_step(a[row][half * 2], words.x, words.y, scale[row]);
-        unpack_step(a[row][half * 2 + 1], words.z, words.w, scale[row]);
+        f.words[row][half] = load_shared4(
+            tile + lane_.codes + (i % kGroups * I::kGroupSteps / 2 + half) * kHalfBytes);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void unpack(uint32_t (&a)[I::kRows][I::kGroupSteps][4],
+                                                const Fragments& f) {
+#pragma unroll
+    for (int row = 0; row < I::kRows; ++row) {
+#pragma unroll
+      for (int half = 0; half < I::kGroupSteps / 2; ++half) {
+        const uint4 words = f.words[row][half];
+        unpack_step(a[row][half * 2], words.x, words.y, f.scale[row]);
+        unpack_step(a[row][half * 2 + 1], words.z, words.w, f.scale[row]);
       }
     }
   }
@@ -139,7 +167,7 @@ class Consumer {
     const bool two = p_.int4_blocks > 0 && p_.int4_blocks < p_.blocks;
     if (two && !classes.int4) sums_.park_zeros();
     if constexpr (I::kSchedule == Schedule::kStream) {
-      collect<I>(p_, sums_, work, two, warpgroup_, thread_);
+      collect<I>(p_, sums_, work, two, warpgroup_);
     }
     named_barrier(1 + warpgroup_, 128);  // the terms have arrived
     const auto running = [&](int c) { return sums_.chunk(c); };
@@ -153,7 +181,7 @@ class Consumer {
   const GemmParams& p_;
   const uint32_t shared_;
   Epilogue<I> epilogue_;
-  const int warpgroup_, thread_;
+  const int warpgroup_;
   const TileLane lane_;
   Ring ring_;
   Sums<I> sums_;

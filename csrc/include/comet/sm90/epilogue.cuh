@@ -42,7 +42,8 @@ class Epilogue {
       : p_(p), shared_(shared) {}
 
   // Brings the terms of the tile's tokens and of this warpgroup's channels to shared memory.
-  __device__ __forceinline__ void load_terms(const TilePlace& place, int warpgroup, int thread) {
+  __device__ __forceinline__ void load_terms(const TilePlace& place, int warpgroup) {
+    const int thread = reread_thread() % 128;
     token_ = place.token_tile * I::kTokens;
     channel_ = place.row_tile * I::kTileRows * kTileChannels;
     const bool only8 = p_.int4_blocks == 0;
@@ -80,7 +81,7 @@ class Epilogue {
 
   // Finishes one chunk of a consumer thread, wherever its sums come from.
   template <bool kTwoClasses>
-  __device__ __forceinline__ void finish(int consumer, int chunk, const int4& sum4,
+  __device__ __forceinline__ void finish(unsigned consumer, int chunk, const int4& sum4,
                                          const int4& sum8) const {
     const int row = chunk / (I::kSums / 4), column = chunk % (I::kSums / 4);
     Place place = place_of(consumer, row);
@@ -94,7 +95,7 @@ class Epilogue {
     constexpr int kColumns = I::kSums / 4;
 #pragma unroll
     for (int row = 0; row < I::kRows; ++row) {
-      Place place = place_of(threadIdx.x, row);
+      Place place = place_of(reread_thread(), row);
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) {
         const int chunk = row * kColumns + column;
@@ -119,7 +120,7 @@ class Epilogue {
     }
   };
 
-  __device__ __forceinline__ Place place_of(int consumer, int row) const {
+  __device__ __forceinline__ Place place_of(unsigned consumer, int row) const {
     const int warpgroup = consumer / 128, warp = consumer / 32 % 4, lane = consumer % 32;
     const int token = lane % 4 * 2;
     const int own = (warpgroup * I::kRows + row) * kTileChannels + warp * 16 + lane / 4 * 2;

@@ -35,8 +35,10 @@ struct Instance {
   static constexpr int kChunks = kRows * kSums / 4;      // the same in 16-byte pieces
   static constexpr int kConsumers = kWarpgroups * 128;
   static constexpr int kThreads = kConsumers + (kBoost ? 128 : 32);
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 112;
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
+  // The producer of the stream schedule needs more than 32.
+  static constexpr bool kFour = kWarpgroups == 4, kOneTile = kSchedule == Schedule::kCluster;
+  static constexpr int kConsumerRegisters = !kFour ? 232 : kOneTile ? 112 : 104;
+  static constexpr int kProducerRegisters = !kFour ? 40 : kOneTile ? 32 : 56;
 
   static constexpr int kParkedChunks = kParkedRegisters / 4;
   static constexpr int kSharedChunks = kChunks - kParkedChunks;
@@ -65,7 +67,7 @@ struct Instance {
   static constexpr int kClassBytes = kChunks * kConsumers * 16;
 
   static_assert(!kBoost || kWarpgroups == 2 || kWarpgroups == 4);
-  static_assert(kStageBlocks * 4 / kGroupSteps % 2 == 0, "register sets alternate within a stage");
+  static_assert(kStageBlocks == 1 || kStageBlocks == 2);
   static_assert(kStages >= 3 && kSharedBytes <= kBudget);
   static_assert(kSchedule == Schedule::kStream || 2 * kClassBytes <= kParked);
 };

@@ -10,6 +10,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// threadIdx.x, read anew: what is derived from it does not occupy registers across a main loop.
+__device__ __forceinline__ unsigned reread_thread() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // Barriers in shared memory (mbarrier).
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {

@@ -58,31 +58,31 @@ class WorkList<Schedule::kCluster> {
 template <>
 class WorkList<Schedule::kStream> {
  public:
-  __device__ __forceinline__ explicit WorkList(const GemmParams& p)
-      : p_(p),
-        begin_(run_begin(p, blockIdx.x)),
-        position_(run_begin(p, blockIdx.x + 1)),
-        whole_(p.shared_tiles + blockIdx.x) {}
+  __device__ __forceinline__ explicit WorkList(const GemmParams& p) : p_(p) {}
 
+  // Computed from a counter: anything more would occupy registers during the main loop.
   template <int kUnit>
   __device__ __forceinline__ bool next(Work& work) {
-    if (position_ > begin_) {
-      const unsigned tile = static_cast<unsigned>(position_ - 1) / static_cast<unsigned>(p_.blocks);
-      const int origin = tile * p_.blocks;
-      const int first = max(begin_, origin);
-      work = {static_cast<int>(tile), first - origin, position_ - origin};
-      position_ = first;
-      return true;
+    int index = index_++;
+    if (p_.shared_tiles > 0) {
+      const unsigned begin = run_begin(p_, blockIdx.x), end = run_begin(p_, blockIdx.x + 1);
+      const unsigned blocks = p_.blocks, last = (end - 1) / blocks;
+      const int parts = last - begin / blocks + 1;
+      if (index < parts) {
+        const unsigned tile = last - index, origin = tile * blocks;
+        work = {static_cast<int>(tile), static_cast<int>(max(begin, origin) - origin),
+                static_cast<int>(min(end, origin + blocks) - origin)};
+        return true;
+      }
+      index -= parts;
     }
-    if (whole_ >= p_.token_tiles * p_.row_tiles) return false;
-    work = {whole_, 0, p_.blocks};
-    whole_ += gridDim.x;
-    return true;
+    work = {static_cast<int>(p_.shared_tiles + blockIdx.x + index * gridDim.x), 0, p_.blocks};
+    return work.tile < p_.token_tiles * p_.row_tiles;
   }
 
  private:
   const GemmParams& p_;
-  int begin_, position_, whole_;
+  int index_ = 0;
 };
 
 struct TilePlace {

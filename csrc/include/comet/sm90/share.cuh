@@ -100,7 +100,7 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
       cluster_arrive();  // before the stores: peers wait for reads only
       arrived = true;
     }
-    const int consumer = item % I::kConsumers, chunk = item / I::kConsumers;
+    const unsigned consumer = item % I::kConsumers, chunk = item / I::kConsumers;
     if (two) {
       epilogue.template finish<true>(consumer, chunk, sum4, sum8);
     } else {
@@ -121,7 +121,8 @@ __device__ __forceinline__ int4* partial_slot(const GemmParams& p, int thread_bl
 
 template <class I>
 __device__ __forceinline__ void hand_on(const GemmParams& p, Sums<I>& sums, const Classes& classes,
-                                        int warpgroup, int thread) {
+                                        int warpgroup) {
+  const unsigned thread = reread_thread() % 128;
   int4* last = partial_slot<I>(p, blockIdx.x, warpgroup, classes.int8) + thread;
 #pragma unroll
   for (int c = 0; c < I::kChunks; ++c) __stcg(last + c * 128, sums.chunk(c));
@@ -137,7 +138,7 @@ __device__ __forceinline__ void hand_on(const GemmParams& p, Sums<I>& sums, cons
 // Loads go out in batches: enough to cover their latency, few enough for the registers.
 template <class I, class Add>
 __device__ __forceinline__ void add_partial(const int4* part, Add&& add_chunk) {
-  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : 4;
+  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kTokens < 128 ? 4 : 8;
 #pragma unroll
   for (int base = 0; base < I::kChunks; base += kBatch) {
     int4 v[kBatch];
@@ -152,7 +153,8 @@ __device__ __forceinline__ void add_partial(const int4* part, Add&& add_chunk) {
 // The block that holds the end of a tile's K waits for the others and adds their sums to its own.
 template <class I>
 __device__ __forceinline__ void collect(const GemmParams& p, Sums<I>& sums, const Work& work,
-                                        bool two, int warpgroup, int thread) {
+                                        bool two, int warpgroup) {
+  const unsigned thread = reread_thread() % 128;
   const int origin = work.tile * p.blocks;
   int end = origin + work.begin;
   for (int other = blockIdx.x - 1; end > origin; --other) {
