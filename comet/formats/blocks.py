@@ -96,9 +96,8 @@ def gather_channels(x: torch.Tensor, permutation: torch.Tensor) -> torch.Tensor:
         [..., K padded], same dtype as ``x``.
     """
     index = permutation.long().to(x.device)
-    return torch.where(
-        index >= 0, x[..., index.clamp(min=0)], torch.zeros((), dtype=x.dtype, device=x.device)
-    )
+    gathered = x.index_select(-1, index.clamp(min=0))
+    return gathered.masked_fill_(index < 0, 0)
 
 
 def scatter_channels(x: torch.Tensor, permutation: torch.Tensor, channels: int) -> torch.Tensor:
