@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the default method must reach on the default model: WikiText-2 raw, windows 0-5 of 1024."""
+
+import pytest
+
+from comet.accuracy.evaluate import Evaluation, evaluate_row
+from comet.accuracy.rows import ROWS
+from comet.data.entries import TextEntry
+from comet.data.prepare import prepare_text
+from comet.fmpq.options import FMPQOptions
+from comet.fmpq.pipeline import Calibration, quantize_model
+from comet.models.entries import ModelEntry
+from comet.models.folder import ModelFolder
+from comet.models.prepare import prepare_model
+
+pytestmark = [pytest.mark.needs_model, pytest.mark.xdist_group("bars")]
+MODEL = "smollm2-135m"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, default_config, real_downloads, test_data):
+    base = tmp_path_factory.mktemp("bars")
+    entry = ModelEntry.from_config(MODEL, default_config["models"][MODEL])
+    prepare_model(entry, {MODEL: entry}, base / "model", real_downloads)
+    boolq = TextEntry.from_config("boolq-passages", default_config["texts"]["boolq-passages"])
+    prepare_text(boolq, base / "boolq", real_downloads)
+    raw = {
+        "kind": "file",
+        "path": str(test_data / "wikitext-2" / "wiki.test.raw"),
+        "format": "wikitext-raw",
+    }
+    wikitext = TextEntry.from_config("wikitext-2", {"label": "WikiText-2", "source": raw})
+    prepare_text(wikitext, base / "wikitext", real_downloads)
+    return base
+
+
+@pytest.fixture(scope="module")
+def score(place):
+    """Perplexity of a row, its checkpoint made on first use."""
+    known = {}
+
+    def scored(backend: str) -> float:
+        checkpoint = ROWS[backend].checkpoint
+        if checkpoint and not (place / checkpoint).exists():
+            calibration = Calibration(place / "boolq" / "calibration.jsonl", "boolq", 12, 1024)
+            folder = ModelFolder(place / "model")
+            options = FMPQOptions()
+            known[checkpoint] = quantize_model(
+                folder, calibration, place / checkpoint, options, checkpoint, MODEL, {}, seed=0
+            )
+        if backend not in known:
+            evaluation = Evaluation(
+                backend,
+                MODEL,
+                place / "model",
+                "wikitext-2",
+                "test",
+                place / "wikitext" / "test.jsonl",
+                context=1024,
+                windows="0-5",
+                checkpoint=place / checkpoint if checkpoint else None,
+            )
+            known[backend] = evaluate_row(evaluation, {}, 0)[0].median
+        return known[backend]
+
+    scored.known = known
+    return scored
+
+
+def test_sixteen_bit_is_the_known_baseline(score):
+    assert score("w16a16") == pytest.approx(26.99, abs=0.05)
+
+
+def test_four_bit_weights(score):
+    assert score("fmpq-w4a16") <= 36.5
+
+
+def test_mixed_precision_with_at_most_a_fifth_of_blocks_in_int8(score):
+    assert score("fmpq-w4ax") <= 48
+    shares = [r.median for r in score.known["fmpq"] if r.metric == "int8_block_share"]
+    assert len(shares) == 30 and max(shares) <= 20
+
+
+def test_the_kv_cache_costs_at_most_three_percent(score):
+    assert score("w16a16-kv4") <= 1.03 * score("w16a16")
+    assert score("fmpq-w4axkv4") <= 1.03 * score("fmpq-w4ax")
