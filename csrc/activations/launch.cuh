@@ -60,7 +60,8 @@ int launch_instance(const QuantizeParams& p, cudaStream_t stream) {
   return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-// Few tokens: many warps a token hide latency. Many: fewer warps with more loads in flight each.
+// Few tokens: many warps a token hide latency. Many: few warps with more words each, since the work
+// that a warp does once is what large counts pay for.
 template <class T, template <class> class Source, class Options>
 int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   const int blocks = p.args.int4_blocks + p.args.int8_blocks;
@@ -68,11 +69,10 @@ int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   if (blocks <= 8 || (few && blocks <= 2 * kMaxWarps)) {
     return launch_instance<T, Source, 2, Options>(p, stream);
   }
-  if (blocks <= 4 * kMaxWarps) return launch_instance<T, Source, 4, Options>(p, stream);
   if constexpr (Source<T>::kMaxWords == 8) {
-    return launch_instance<T, Source, 8, Options>(p, stream);
+    if (!few || blocks > 4 * kMaxWarps) return launch_instance<T, Source, 8, Options>(p, stream);
   }
-  return kCometBadShape;
+  return launch_instance<T, Source, 4, Options>(p, stream);
 }
 
 template <class T, template <class> class Source>
