@@ -15,9 +15,9 @@ COLOUR = {"INT4": style.BLUE, "INT8": style.RED}
 MOST_LABELS = 14
 NOTES = [
     "Lines cut the channels into blocks of 128, the strip above gives the precision of each block. "
-    "Before: a block with at least one channel that the permutation counts as an outlier needs "
-    "INT8. After: those channels share the last blocks. Grey is padding; colours end at the 99.5 "
-    "percentile of the panel's row."
+    "Before: a block with at least one of the channels that the permutation puts in INT8 needs "
+    "INT8; INT8 blocks are filled, also where fewer than 128 channels are outliers. After: those "
+    "channels share the last blocks. Grey is padding; colours end at the 99.5 percentile."
 ]
 
 
