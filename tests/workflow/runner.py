@@ -161,10 +161,8 @@ class Workflow:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline, "the run never became ready to be interrupted"
             time.sleep(0.05)
-        if how == signal.SIGKILL:
-            os.killpg(process.pid, how)
-        else:
-            process.send_signal(how)
+        # As a terminal does it: all processes of the run get the signal.
+        os.killpg(process.pid, how)
         return process.communicate(timeout=120)[0]
 
     def path(self, *parts: str) -> Path:
