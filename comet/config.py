@@ -26,8 +26,8 @@ CHECKPOINT_OF_ROW = {
     "fmpq-w4ax": "fmpq",
     "fmpq-w4axkv4": "fmpq",
 }
-CHOICE_ROW = "fmpq-w4ax"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "opt")
+RANDOM_FAMILIES = ("llama", "mistral", "qwen2")
 
 
 def load_config(paths: list[Path | str] = ()) -> dict:
@@ -71,6 +71,7 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_models(config)
     _check_texts(config)
     _check_accuracy(config)
+    _check_memory(config)
     _check_gemm(config)
     if figures is not None and config["figures"] != "all":
         for name in config["figures"]:
@@ -116,23 +117,6 @@ def accuracy_cases(config: dict) -> dict[str, dict]:
                 "row": row,
                 "checkpoint": CHECKPOINT_OF_ROW.get(row),
             }
-    return cases
-
-
-def choice_cases(config: dict) -> dict[str, dict]:
-    """What the target ``choices`` evaluates: FMPQ on the first model and text, one option changed.
-
-    Returns:
-        As ``accuracy_cases``, with the ``choice`` in each case.
-    """
-    accuracy = config["accuracy"]
-    first = {"models": accuracy["models"][:1], "texts": accuracy["texts"][:1], "rows_of": {}}
-    base = accuracy_cases({"accuracy": {**accuracy, **first, "rows": [CHOICE_ROW]}})
-    cases = {}
-    for name, entry in itertools.product(config["choices"], base.values()):
-        case = entry["case"] | {"choice": name}
-        id = case_id("accuracy", case, f"choice-{name}")
-        cases[id] = entry | {"case": case, "checkpoint": f"choice-{name}"}
     return cases
 
 
@@ -245,11 +229,34 @@ def _check_models(config: dict) -> None:
             _check_folder(Path(source["path"]), entry["family"], f"{where}.source.path")
         if source["kind"] == "recast":
             _known(source["model"], models, f"{where}.source.model", "model")
-            if models[source["model"]]["source"]["kind"] == "recast":
+            base = models[source["model"]]["source"]["kind"]
+            if base in ("recast", "random"):
                 raise UserError(
-                    f"{where}.source.model is {source['model']}, itself a recast; name the "
+                    f"{where}.source.model is {source['model']}, itself {base}; name the "
                     "model that has the weights"
                 )
+        if source["kind"] == "random":
+            _check_random(entry, where)
+
+
+def _check_random(entry: dict, where: str) -> None:
+    shapes, source = _shape_layers(), entry["source"]
+    _known(source["shape"], shapes, f"{where}.source.shape", "model shape")
+    family = source["shape"].split("-")[0].lower()
+    if family not in RANDOM_FAMILIES:
+        raise UserError(
+            f"{where}.source.shape is {source['shape']}; random weights are made for "
+            f"{', '.join(RANDOM_FAMILIES)} only"
+        )
+    if entry["family"] != family:
+        raise UserError(f"{where}.family is {entry['family']}, but {source['shape']} is {family}")
+    if source.get("layers", 1) > shapes[source["shape"]]:
+        raise UserError(
+            f"{where}.source.layers is {source['layers']}; {source['shape']} has "
+            f"{shapes[source['shape']]} layers"
+        )
+    if "random weights" not in entry["label"]:
+        raise UserError(f"{where}.label is {entry['label']!r}; let it say random weights")
 
 
 def _check_folder(path: Path, family: str, where: str) -> None:
@@ -292,6 +299,13 @@ def _check_accuracy(config: dict) -> None:
     accuracy = config["accuracy"]
     for name in accuracy["models"]:
         _known(name, config["models"], "accuracy.models", "model")
+        if config["models"][name]["source"]["kind"] == "random":
+            raise UserError(
+                f"accuracy.models names {name}, whose weights are random; accuracy needs trained "
+                "weights, name it in memory.models"
+            )
+    for name in config["choices"]["models"]:
+        _known(name, config["models"], "choices.models", "model")
     for name in accuracy["rows_of"]:
         _known(name, config["models"], "accuracy.rows_of", "model")
     for name in accuracy["texts"]:
@@ -299,11 +313,28 @@ def _check_accuracy(config: dict) -> None:
     check_windows(accuracy["windows"], "accuracy.windows")
 
 
+def _check_memory(config: dict) -> None:
+    for name in config["memory"]["models"]:
+        _known(name, config["models"], "memory.models", "model")
+        kind = config["models"][name]["source"]["kind"]
+        if kind != "random":
+            raise UserError(
+                f"memory.models names {name}, whose source is {kind}; name a model whose source is "
+                "random"
+            )
+    for name in config["memory"]["projected"]["shapes"]:
+        _known(name, _shape_layers(), "memory.projected.shapes", "model shape")
+
+
 def _check_gemm(config: dict) -> None:
-    with open(SHAPES, newline="", encoding="utf-8") as stream:
-        shapes = [row["model"] for row in csv.DictReader(stream)]
     for name in config["gemm"]["models"]:
-        _known(name, shapes, "gemm.models", "model shape")
+        _known(name, _shape_layers(), "gemm.models", "model shape")
+
+
+def _shape_layers() -> dict[str, int]:
+    """Number of layers of each model of the table of shapes."""
+    with open(SHAPES, newline="", encoding="utf-8") as stream:
+        return {row["model"]: int(row["cfg_layers"]) for row in csv.DictReader(stream)}
 
 
 def _check_writable(folder: Path) -> None:

@@ -80,7 +80,7 @@ MISTAKES = [
     ("models/smollm2-135m/family", "gpt2", "config key models.smollm2-135m.family has 'gpt2'; use"),
     ("models/smollm2-135m/sha256", None, "models.smollm2-135m lacks sha256; give the hash of the"),
     ("models/smollm2-135m/source", FOLDER, "nowhere, where there is no config.json"),
-    ("models/smollm2-135m-as-mistral/source", RECAST, "smollm2-135m-as-qwen2, itself a recast"),
+    ("models/smollm2-135m-as-mistral/source", RECAST, "smollm2-135m-as-qwen2, itself recast"),
     ("models/smollm2-135m/source/kind", "wheel", "source.kind has 'wheel'; did you mean gguf"),
     ("models/smollm2-135m/source/fil", "x", "source.fil is unknown; did you mean file"),
     ("texts/boolq-passages/source", {"kind": "file", "path": "no.txt", "format": "text"}, "no.txt"),

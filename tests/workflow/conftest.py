@@ -8,6 +8,7 @@ import pytest
 from runner import Inputs, Workflow, passages, write_model
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
     """One worker for this folder, so that its tests share the finished run."""
     here = Path(__file__).parent

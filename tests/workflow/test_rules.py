@@ -116,7 +116,7 @@ def test_schema_agrees_with_models_and_texts():
     assert set(FAMILIES) == set(KNOWN)
     assert SCHEMA["$defs"]["model"]["properties"]["family"]["enum"] == list(FAMILIES)
     for name, sources, optional in (
-        ("model", models.SOURCES, {}),
+        ("model", models.SOURCES, models.SOURCE_OPTIONS),
         ("text", texts.SOURCES, texts.SOURCE_OPTIONS),
     ):
         branches = SCHEMA["$defs"][name]["properties"]["source"]["oneOf"]

@@ -12,6 +12,32 @@ rule choices:
         compared_choices,
 
 
+rule compare_choices:
+    input:
+        model=resource_path("models", "{model}", "config.json"),
+        calibration=resource_path(
+            "texts", config["calibration"]["text"], "calibration.jsonl"
+        ),
+        text=resource_path("texts", config["accuracy"]["texts"][0], "test.jsonl"),
+    output:
+        result_path("records", "choices", "{model}.jsonl"),
+    log:
+        log_path("choices", "{model}.log"),
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        options=config["fmpq"],
+        calibration=config["calibration"],
+        accuracy=scored_windows,
+        seed=config["seed"],
+        device=DEVICE,
+    script:
+        "../scripts/compare_choices.py"
+
+
 rule evaluate:
     input:
         model=evaluated_model,

@@ -30,8 +30,6 @@ DEVICE = config["device"]
 if DEVICE == "auto":
     DEVICE = "cuda" if CAPABILITY["gpu"] else "cpu"
 ACCURACY = configuration.accuracy_cases(config)
-CHOICES = configuration.choice_cases(config)
-EVALUATED = ACCURACY | CHOICES
 CHECKPOINTS = sorted(
     {
         (case["model"], case["checkpoint"])

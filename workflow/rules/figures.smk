@@ -47,8 +47,7 @@ rule render_report:
     input:
         figures=figure_paths(DRAWN),
         records=gathered_kinds(RECORD_KINDS),
-        choices=gathered_kinds(["choices"]),
-        reference_choices=reference_files(["choices"]),
+        choices=gathered_kinds(["choices"]) or reference_files(["choices"]),
         references=reference_files(RECORD_KINDS),
     output:
         own_path("report.html"),

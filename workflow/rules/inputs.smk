@@ -57,35 +57,34 @@ def csrc_sources(wildcards):
     return [str(path) for path in source_files()]
 
 
-def checkpoint_options(wildcards):
-    """Options of one checkpoint: the configuration's, or those of a choice on top."""
-    choice = wildcards.checkpoint.removeprefix("choice-")
-    return config["fmpq"] | config["choices"].get(choice, {})
+def scored_windows(wildcards):
+    keys = ("context", "windows")
+    return {key: config["accuracy"][key] for key in keys}
 
 
 def compared_choices(wildcards):
-    if not CHOICES:
+    if not config["choices"]["models"]:
         raise WorkflowError(
-            "the configuration names no choices to compare: "
+            "the key choices.models names no model: "
             "snakemake --cores all choices --configfile config/choices.yaml"
         )
     return own_path("choices.jsonl")
 
 
 def evaluated(wildcards):
-    return EVALUATED[wildcards.case]
+    return ACCURACY[wildcards.case]
 
 
 def evaluated_model(wildcards):
-    return resource_path("models", EVALUATED[wildcards.case]["model"], "config.json")
+    return resource_path("models", ACCURACY[wildcards.case]["model"], "config.json")
 
 
 def evaluated_text(wildcards):
-    return resource_path("texts", EVALUATED[wildcards.case]["text"], "test.jsonl")
+    return resource_path("texts", ACCURACY[wildcards.case]["text"], "test.jsonl")
 
 
 def evaluated_checkpoint(wildcards):
-    case = EVALUATED[wildcards.case]
+    case = ACCURACY[wildcards.case]
     if case["checkpoint"] is None:
         return []
     return result_path("quantized", case["model"], case["checkpoint"], "layers.json")
@@ -93,7 +92,7 @@ def evaluated_checkpoint(wildcards):
 
 KINDS = {
     "accuracy": [f"accuracy/{case}.jsonl" for case in ACCURACY],
-    "choices": [f"accuracy/{case}.jsonl" for case in CHOICES],
+    "choices": [f"choices/{model}.jsonl" for model in config["choices"]["models"]],
     "quantize": [
         f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS
     ],
@@ -110,8 +109,18 @@ def reference_files(kinds):
     return [str(path) for path in files if path.is_file()]
 
 
+# Made by the target memory alone; joined to the other records where they are there already.
+MEMORY_RECORDS = [
+    own_path("records", "memory", f"{model}.jsonl")
+    for model in config["memory"]["models"]
+]
+
+
 def gathered(wildcards):
-    return [result_path("records", name) for name in KINDS[wildcards.kind]]
+    records = [result_path("records", name) for name in KINDS[wildcards.kind]]
+    if wildcards.kind == "quantize":
+        records += [path for path in MEMORY_RECORDS if Path(path).is_file()]
+    return records
 
 
 def gathered_kinds(kinds):

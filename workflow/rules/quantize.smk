@@ -30,10 +30,44 @@ rule quantize_model:
     resources:
         gpu=int(DEVICE == "cuda"),
     params:
-        options=checkpoint_options,
+        options=config["fmpq"],
         dtype=config["accuracy"]["dtype"],
         calibration=config["calibration"],
         seed=config["seed"],
         device=DEVICE,
     script:
         "../scripts/quantize.py"
+
+
+rule memory:
+    input:
+        MEMORY_RECORDS,
+
+
+# The model and its checkpoint are removed when they are measured.
+rule measure_memory:
+    input:
+        text=resource_path("texts", config["calibration"]["text"], "calibration.jsonl"),
+        shapes=repository_path("resources", "paper", "model_shapes.csv"),
+    output:
+        result_path("records", "memory", "{model}.jsonl"),
+    log:
+        log_path("memory", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/memory-{model}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        entry=model_entry,
+        windows=config["memory"]["windows"],
+        context=config["memory"]["context"],
+        projected=config["memory"]["projected"],
+        options=config["fmpq"],
+        dtype=config["accuracy"]["dtype"],
+        seed=config["seed"],
+        device=DEVICE,
+    script:
+        "../scripts/measure_memory.py"

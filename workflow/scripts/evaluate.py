@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate one row of one model on one text."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,5 +27,4 @@ with logged(snakemake):
         device=snakemake.params.device,
         dtype=snakemake.params.dtype,
     )
-    records = evaluate_row(evaluation, config, snakemake.params.seed)
-    write_records(snakemake.output[0], [replace(r, case=case["case"]) for r in records])
+    write_records(snakemake.output[0], evaluate_row(evaluation, config, snakemake.params.seed))

@@ -26,7 +26,7 @@ with logged(snakemake):
         ),
         Path(snakemake.output.layers).parent,
         FMPQOptions.from_config(params.options),
-        checkpoint="natural" if snakemake.wildcards.checkpoint == "natural" else "fmpq",
+        checkpoint=snakemake.wildcards.checkpoint,
         model=snakemake.wildcards.model,
         config=config,
         seed=params.seed,

@@ -3,10 +3,10 @@
 
 from pathlib import Path
 
-from comet.choices import choice_rows
 from comet.figures import FIGURES
 from comet.files import read_json_lines
 from comet.logs import logged
+from comet.report.choices import choice_rows
 from comet.report.render import render
 
 
@@ -21,8 +21,7 @@ with logged(snakemake):
     entries = config["models"] | config["texts"]
     context = {
         "labels": {name: entry["label"] for name, entry in entries.items()},
-        "choices": choice_rows(*map(read_all, (snakemake.input.choices, snakemake.input.records)))
-        or choice_rows(read_all(snakemake.input.reference_choices), references),
+        "choices": choice_rows(read_all(snakemake.input.choices)),
         "config": config,
         "config_name": snakemake.params.config_name,
         "machine": snakemake.params.machine,

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of what the open options are worth."""
+
+from comet.report.choices import choice_rows
+
+
+def record(median: float | None, options: dict, status: str = "ok", windows: str = "0-5") -> dict:
+    return {
+        "case": {"model": "m", "dataset": "d", "windows": windows, "options": options},
+        "metric": "ppl_token_1024",
+        "median": median,
+        "status": status,
+    }
+
+
+def test_choices_stand_beside_the_default_of_the_same_text():
+    other = record(1.0, {}, windows="0-1")
+    failed = record(None, {"act_hadamard": True}, "failed")
+    rows = choice_rows([record(40.0, {}), record(44.0, {"int8_share": 0.0}), failed, other])
+    assert [row["Choice"] for row in rows] == ["default", "int8_share = 0.0", "default"]
+    assert [row["Against the default"] for row in rows] == ["+0.0%", "+10.0%", "+0.0%"]
+    assert rows[1] == rows[1] | {"Model": "m", "Perplexity": "44.00"}
+
+
+def test_without_a_default_nothing_is_compared():
+    (row,) = choice_rows([record(44.0, {"int8_share": 0.0})])
+    assert row["Against the default"] == "unknown"
+    assert choice_rows([]) == []
