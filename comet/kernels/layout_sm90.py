@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The weight tiles of sm_90a in plain torch; ``csrc/include/comet/sm90/weight_tile.cuh`` says why.
 
-A tile holds 64 output channels x 128 input channels: 4096 bytes of codes in the order in which wgmma
-fragments want them, then (s, 255 - s * z) of each channel. The kernel's u8 operand is
+A tile holds 64 output channels x 128 input channels: 4096 bytes of codes in the order in which
+wgmma fragments want them, then (s, 255 - s * z) of each channel. The kernel's u8 operand is
 ``s * u + 128 - s * z``, that is q + 128.
 """
 
@@ -63,6 +63,15 @@ def untile_weights(tiles: Tensor, channels: int) -> Tensor:
     pairs = pairs.reshape(rows * TILE_CHANNELS, blocks, 1, 2).to(torch.int16)
     operand = pairs[..., 0] * u.to(torch.int16) + (pairs[..., 1] - 127)
     return (operand - OPERAND_OFFSET).flatten(1)[:channels]
+
+
+def unswizzled_rows(operand: Tensor, tokens: int) -> Tensor:
+    """Inverse of ``comet.kernels.operands.swizzled_blocks``: int8 [M, Kp]."""
+    chunks = operand.view(*operand.shape[:2], BLOCK // 16, 16)
+    row = torch.arange(chunks.shape[1], device=operand.device)[:, None]
+    source = torch.arange(BLOCK // 16, device=operand.device)[None] ^ (row & 7)
+    rows = chunks.gather(2, source[None, :, :, None].expand(chunks.shape))
+    return rows.flatten(2).transpose(0, 1).flatten(1)[:tokens]
 
 
 def _pad_rows(values: Tensor, rows: int) -> Tensor:

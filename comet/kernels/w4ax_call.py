@@ -94,7 +94,7 @@ class Instance:
         residency: thread blocks an SM.
         stages: depth of its pipeline.
         warpgroups: that compute.
-        partial_bytes: workspace of a thread block of the stream schedule.
+        partial_bytes: workspace of a thread block of the stream schedule, for sums handed on.
     """
 
     index: int
@@ -107,16 +107,21 @@ class Instance:
     warpgroups: int
     partial_bytes: int
 
+    def tiles(self, tokens: int, channels: int) -> int:
+        """Output tiles of [tokens, channels]."""
+        return -(-tokens // self.tokens) * -(-channels // self.channels)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """How one GEMM is launched; see ``CometW4axArgs``."""
+    """How one GEMM is launched; the fields are those of ``CometW4axArgs``."""
 
     instance: str
     split: int = 1
     grid: int = 0
     shared_tiles: int = 0
     prefetch: int = 0
+    dependent_launch: bool = False
 
 
 @cache
@@ -180,7 +185,6 @@ def w4ax(
     int4_blocks: int,
     out: Tensor,
     plan: Plan,
-    dependent_launch: bool,
 ) -> None:
     """Launch one GEMM on checked CUDA tensors; writes ``out`` [M, N].
 
@@ -196,9 +200,8 @@ def w4ax(
         partials = flags = None
         if plan.shared_tiles:
             workspace = _workspace(library, out.device, stream)
-            partials, flags = workspace.pointers(
-                plan.grid * instance.partial_bytes, plan.grid * instance.warpgroups
-            )
+            partials = workspace.sums(plan.grid * instance.partial_bytes)
+            flags = workspace.flags(plan.grid * instance.warpgroups)
         arguments = W4axArgs(
             size=ctypes.sizeof(W4axArgs),
             dtype=DTYPES.index(out.dtype),
@@ -211,7 +214,7 @@ def w4ax(
             grid=plan.grid,
             shared_tiles=plan.shared_tiles,
             prefetch=plan.prefetch,
-            dependent_launch=dependent_launch,
+            dependent_launch=plan.dependent_launch,
             activations=operand.data_ptr(),
             scales=scales.data_ptr(),
             sums=sums.data_ptr(),
@@ -226,23 +229,28 @@ def w4ax(
 
 
 class _Workspace:
-    """Partial sums and flags of one stream. Kernels of a stream run one after another and leave the
-    flags zero, so that they share it; a larger request replaces it and keeps the old one alive."""
+    """Sums and flags of one stream. Kernels of a stream run one after another and leave the flags
+    zero, so that they share it; a larger request replaces it and keeps the old one alive."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._kept: list[Tensor] = []
-        self._partials = torch.empty(0, dtype=torch.uint8, device=device)
+        self._sums = torch.empty(0, dtype=torch.uint8, device=device)
         self._flags = torch.zeros(0, dtype=torch.int32, device=device)
 
-    def pointers(self, partial_bytes: int, flags: int) -> tuple[int, int]:
-        if self._partials.numel() < partial_bytes:
-            self._kept.append(self._partials)
-            self._partials = torch.empty(partial_bytes, dtype=torch.uint8, device=self._device)
-        if self._flags.numel() < flags:
+    def sums(self, size: int) -> int:
+        """Address of at least ``size`` bytes."""
+        if self._sums.numel() < size:
+            self._kept.append(self._sums)
+            self._sums = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._sums.data_ptr()
+
+    def flags(self, count: int) -> int:
+        """Address of at least ``count`` zeros, int32."""
+        if self._flags.numel() < count:
             self._kept.append(self._flags)
-            self._flags = torch.zeros(max(flags, 2048), dtype=torch.int32, device=self._device)
-        return self._partials.data_ptr(), self._flags.data_ptr()
+            self._flags = torch.zeros(max(count, 2048), dtype=torch.int32, device=self._device)
+        return self._flags.data_ptr()
 
 
 _workspaces: dict[tuple[torch.device, int, int], _Workspace] = {}

@@ -17,8 +17,7 @@ class Consumer {
         epilogue_(p, shared),
         warpgroup_(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)),
         lane_(TileLane::of(threadIdx.x % 128)) {
-    sums_.parked_shared =
-        shared + I::kParked + warpgroup_ * I::kSharedChunks * 128 * 16 + threadIdx.x % 128 * 16;
+    sums_.parked_shared = shared + I::kParked + threadIdx.x * 16;
   }
 
   __device__ __forceinline__ void run() {
@@ -27,7 +26,7 @@ class Consumer {
     Work work;
     while (list.template next<I::kStageBlocks>(work)) {
       named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
-      epilogue_.load_terms(tile_place(p_, work.tile), warpgroup_);
+      epilogue_.fetch_terms(tile_place(p_, work.tile), warpgroup_);
       const Classes classes = multiply_both(work);
       if constexpr (I::kSchedule == Schedule::kCluster) {
         if (p_.split > 1) {
@@ -169,6 +168,7 @@ class Consumer {
     if constexpr (I::kSchedule == Schedule::kStream) {
       collect<I>(p_, sums_, work, two, warpgroup_);
     }
+    async_copies_wait();
     named_barrier(1 + warpgroup_, 128);  // the terms have arrived
     const auto running = [&](int c) { return sums_.chunk(c); };
     if (two) {

@@ -19,14 +19,14 @@ constexpr int kOperandOffset = 128;  // the u8 weight operand is q + 128
 // blocks has that class in the first place.
 struct TokenTerms {
   float scale4, scale8;
-  int correction4, correction8;  // 128 * row sum of the activations
+  int sum4, sum8;  // of the activations
 };
 
 template <bool kTwoClasses>
 __device__ __forceinline__ float scaled(int sum4, int sum8, const TokenTerms& t) {
-  const float first = __fmul_rn(t.scale4, __int2float_rn(sum4 - t.correction4));
+  const float first = __fmul_rn(t.scale4, __int2float_rn(sum4 - kOperandOffset * t.sum4));
   if constexpr (!kTwoClasses) return first;
-  return __fadd_rn(first, __fmul_rn(t.scale8, __int2float_rn(sum8 - t.correction8)));
+  return __fadd_rn(first, __fmul_rn(t.scale8, __int2float_rn(sum8 - kOperandOffset * t.sum8)));
 }
 
 __device__ __forceinline__ uint32_t pack_output(float low, float high, bool fp16) {
@@ -41,41 +41,36 @@ class Epilogue {
   __device__ __forceinline__ Epilogue(const GemmParams& p, uint32_t shared)
       : p_(p), shared_(shared) {}
 
-  // Brings the terms of the tile's tokens and of this warpgroup's channels to shared memory.
-  __device__ __forceinline__ void load_terms(const TilePlace& place, int warpgroup) {
+  // Starts to bring the terms of the tile's tokens and of this warpgroup's channels to shared memory.
+  // Nobody waits for them until the main loop is over.
+  __device__ __forceinline__ void fetch_terms(const TilePlace& place, int warpgroup) {
     const int thread = reread_thread() % 128;
-    token_ = place.token_tile * I::kTokens;
-    channel_ = place.row_tile * I::kTileRows * kTileChannels;
-    const bool only8 = p_.int4_blocks == 0;
+    const int token0 = place.token_tile * I::kTokens;
+    const int channel0 = place.row_tile * I::kTileRows * kTileChannels;
+    // Kept in shared memory: registers are scarce during the main loop.
+    if (thread == 0) {
+      store_shared4(shared_ + I::kPlace + warpgroup * 16, token0, channel0, 0, 0);
+    }
     const uint32_t tokens = shared_ + I::kTokenTerms + warpgroup * I::kTokens * 16;
+    const int second = p_.tokens;                         // the INT8 part comes second
+    const int first = p_.int4_blocks == 0 ? second : 0;  // unless it is the only one
     for (int i = thread; i < I::kTokens; i += 128) {
-      const int token = token_ + i;
-      float scale4 = 0, scale8 = 0;
-      int sum4 = 0, sum8 = 0;
-      if (token < p_.tokens) {
-        scale4 = p_.scales[token + (only8 ? p_.tokens : 0)];
-        sum4 = p_.sums[token + (only8 ? p_.tokens : 0)];
-        scale8 = p_.scales[p_.tokens + token];
-        sum8 = p_.sums[p_.tokens + token];
-      }
-      store_shared4(tokens + i * 16, __float_as_int(scale4), __float_as_int(scale8),
-                    sum4 * kOperandOffset, sum8 * kOperandOffset);
+      const bool inside = token0 + i < p_.tokens;
+      const int token = inside ? token0 + i : 0;
+      async_copy4(tokens + i * 16, p_.scales + first + token, inside);
+      async_copy4(tokens + i * 16 + 4, p_.scales + second + token, inside);
+      async_copy4(tokens + i * 16 + 8, p_.sums + first + token, inside);
+      async_copy4(tokens + i * 16 + 12, p_.sums + second + token, inside);
     }
     constexpr int kOwn = I::kRows * kTileChannels;
-    if (thread < kOwn / 2) {
-      const int own = warpgroup * kOwn + thread * 2;
-      const int channel = channel_ + own;
-      float scale0 = 0, scale1 = 0, bias0 = 0, bias1 = 0;
-      if (channel < p_.channels) {
-        scale0 = p_.channel_scale[channel];
-        scale1 = p_.channel_scale[channel + 1];
-        if (p_.bias != nullptr) {
-          bias0 = p_.bias[channel];
-          bias1 = p_.bias[channel + 1];
-        }
-      }
-      store_shared4(shared_ + I::kChannelTerms + own * 8, __float_as_int(scale0),
-                    __float_as_int(bias0), __float_as_int(scale1), __float_as_int(bias1));
+    for (int i = thread; i < kOwn; i += 128) {
+      const int own = warpgroup * kOwn + i;
+      const bool inside = channel0 + own < p_.channels;
+      const int channel = inside ? channel0 + own : 0;
+      const bool biased = p_.bias != nullptr;
+      const uint32_t terms = shared_ + I::kChannelTerms + own * 8;
+      async_copy4(terms, p_.channel_scale + channel, inside);
+      async_copy4(terms + 4, biased ? p_.bias + channel : p_.channel_scale, inside && biased);
     }
   }
 
@@ -127,9 +122,11 @@ class Epilogue {
     Place place;
     place.token_terms = shared_ + I::kTokenTerms + (warpgroup * I::kTokens + token) * 16;
     place.channel_terms = shared_ + I::kChannelTerms + own * 8;
-    place.tokens_left = channel_ + own < p_.channels ? p_.tokens - token_ - token : 0;
+    const uint4 tile = reload_shared4(shared_ + I::kPlace + warpgroup * 16);
+    const int first_token = tile.x + token, channel = tile.y + own;
+    place.tokens_left = channel < p_.channels ? p_.tokens - first_token : 0;
     place.out = static_cast<uint16_t*>(p_.out) +
-                static_cast<int64_t>(token_ + token) * p_.channels + channel_ + own;
+                static_cast<int64_t>(first_token) * p_.channels + channel;
     return place;
   }
 
@@ -162,7 +159,6 @@ class Epilogue {
 
   const GemmParams& p_;
   const uint32_t shared_;
-  int token_ = 0, channel_ = 0;
 };
 
 }  // namespace comet::sm90

@@ -35,10 +35,12 @@ struct Instance {
   static constexpr int kChunks = kRows * kSums / 4;      // the same in 16-byte pieces
   static constexpr int kConsumers = kWarpgroups * 128;
   static constexpr int kThreads = kConsumers + (kBoost ? 128 : 32);
-  // The producer of the stream schedule needs more than 32.
-  static constexpr bool kFour = kWarpgroups == 4, kOneTile = kSchedule == Schedule::kCluster;
-  static constexpr int kConsumerRegisters = !kFour ? 232 : kOneTile ? 112 : 104;
-  static constexpr int kProducerRegisters = !kFour ? 40 : kOneTile ? 32 : 56;
+  // Consumers take what the kernel was launched with, 65,536 registers at most, less the producer's.
+  static constexpr bool kOneTile = kSchedule == Schedule::kCluster;
+  static constexpr int kConsumerRegisters =
+      kWarpgroups == 2 ? 232 : kWarpgroups == 3 ? 144 : kOneTile ? 112 : 104;
+  static constexpr int kProducerRegisters =
+      kWarpgroups == 2 ? 40 : kWarpgroups == 3 ? 80 : kOneTile ? 32 : 56;
 
   static constexpr int kParkedChunks = kParkedRegisters / 4;
   static constexpr int kSharedChunks = kChunks - kParkedChunks;
@@ -47,10 +49,12 @@ struct Instance {
   static constexpr int kStageWeightBytes = kTileRows * kStageBlocks * kTileBytes;
 
   // Dynamic shared memory, which starts at a multiple of 1024. Cluster sums lie over the stages.
+  static constexpr int kPlaceBytes = kWarpgroups * 16;
   static constexpr int kTokenTermBytes = kWarpgroups * kTokens * 16;
   static constexpr int kChannelTermBytes = kTileRows * kTileChannels * 8;
   static constexpr int kParkedBytes = kConsumers * kSharedChunks * 16;
-  static constexpr int kFixedBytes = kTokenTermBytes + kChannelTermBytes + kParkedBytes;
+  static constexpr int kFixedBytes =
+      kPlaceBytes + kTokenTermBytes + kChannelTermBytes + kParkedBytes;
   static constexpr int kStageBytes = kStageOperandBytes + kStageWeightBytes + 16;
   static constexpr int kBudget = (kSharedPerSm / kResidency - kReservedPerBlock) / 16 * 16;
   static constexpr int kFit = (kBudget - kFixedBytes) / kStageBytes;
@@ -59,14 +63,15 @@ struct Instance {
   static constexpr int kOperands = 0;
   static constexpr int kWeights = kStages * kStageOperandBytes;
   static constexpr int kParked = kWeights + kStages * kStageWeightBytes;
-  static constexpr int kTokenTerms = kParked + kParkedBytes;
+  static constexpr int kPlace = kParked + kParkedBytes;
+  static constexpr int kTokenTerms = kPlace + kPlaceBytes;
   static constexpr int kChannelTerms = kTokenTerms + kTokenTermBytes;
   static constexpr int kFull = kChannelTerms + kChannelTermBytes;
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kSharedBytes = kEmpty + kStages * 8;
   static constexpr int kClassBytes = kChunks * kConsumers * 16;
 
-  static_assert(!kBoost || kWarpgroups == 2 || kWarpgroups == 4);
+  static_assert(!kBoost || (kWarpgroups >= 2 && kWarpgroups <= 4));
   static_assert(kStageBlocks == 1 || kStageBlocks == 2);
   static_assert(kStages >= 3 && kSharedBytes <= kBudget);
   static_assert(kSchedule == Schedule::kStream || 2 * kClassBytes <= kParked);

@@ -25,7 +25,8 @@ using T64s4 = Instance<64, 4, 1, 1, 2, 0, 1, true, kStream>;
 using T128x1 = Instance<128, 1, 1, 1, 4, 32, 2, false, kCluster>;
 using T128x2 = Instance<128, 2, 1, 1, 4, 32, 1, false, kCluster>;
 using T128s2 = Instance<128, 2, 1, 1, 4, 32, 1, true, kStream>;
-using T128d2 = Instance<128, 2, 2, 1, 2, 32, 1, true, kStream>;
+using T128s3 = Instance<128, 3, 1, 1, 2, 0, 1, true, kStream>;
+using T128d2 = Instance<128, 2, 2, 1, 2, 16, 1, true, kStream>;
 using T256s2 = Instance<256, 2, 1, 1, 2, 32, 1, true, kStream>;
 
 }  // namespace comet::sm90
@@ -33,7 +34,7 @@ using T256s2 = Instance<256, 2, 1, 1, 2, 32, 1, true, kStream>;
 // Every instance, in the order of its index.
 #define COMET_W4AX_INSTANCES(X)                                                              \
   X(T8x1) X(T8x2) X(T16x1) X(T16x2) X(T16s2) X(T32x1) X(T32y1) X(T32x2) X(T32s2) X(T64x1) \
-  X(T64x4) X(T64s2) X(T64s4) X(T128x1) X(T128x2) X(T128s2) X(T128d2) X(T256s2)
+  X(T64x4) X(T64s2) X(T64s4) X(T128x1) X(T128x2) X(T128s2) X(T128s3) X(T128d2) X(T256s2)
 
 #define COMET_W4AX_EXTERN(name) \
   extern template int comet::sm90::launch_w4ax<comet::sm90::name>(const CometW4axArgs&, cudaStream_t);

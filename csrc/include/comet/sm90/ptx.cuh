@@ -89,6 +89,17 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void* sour
       : "memory");
 }
 
+// One 4-byte word, global to shared memory, in the background; zero where `valid` is false.
+__device__ __forceinline__ void async_copy4(uint32_t destination, const void* source, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void async_copies_wait() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // Shared memory.
 
 __device__ __forceinline__ uint32_t load_shared(uint32_t address) {

@@ -27,27 +27,23 @@ __device__ __forceinline__ void add(int4& a, const int4& b) {
 
 constexpr int kConsumerBarrier = 7;
 
-// Sum over the blocks of the cluster that hold a class, of one chunk. Each block starts with itself,
-// so that they do not all read the same one at once; loads are issued together.
-__device__ __forceinline__ int4 cluster_sum(uint32_t address, unsigned rank, unsigned split,
-                                            unsigned first, unsigned last) {
-  constexpr int kBatch = 4;
-  int4 sum = {0, 0, 0, 0};
-  for (unsigned base = 0; base < split; base += kBatch) {
-    int4 part[kBatch];
+// Adds to `sums` the chunks at these addresses of every block of the cluster in first..last. Each
+// block starts with itself, so that they do not all read the same one at once; loads are issued
+// together, a remote one takes long.
+template <int kCount>
+__device__ __forceinline__ void add_peers(int4 (&sums)[kCount], const uint32_t (&address)[kCount],
+                                          uint32_t offset, unsigned rank, unsigned split, unsigned first,
+                                          unsigned last) {
+#pragma unroll 2
+  for (unsigned i = 0; i < split; ++i) {
+    const unsigned peer = rank + i < split ? rank + i : rank + i - split;
+    if (peer < first || peer >= last) continue;
+    int4 part[kCount];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      unsigned peer = rank + base + i;
-      if (peer >= split) peer -= split;
-      part[i] = {0, 0, 0, 0};
-      if (base + i < split && peer >= first && peer < last) {
-        part[i] = load_peer4(peer_address(address, peer));
-      }
-    }
+    for (int j = 0; j < kCount; ++j) part[j] = load_peer4(peer_address(address[j] + offset, peer));
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) add(sum, part[i]);
+    for (int j = 0; j < kCount; ++j) add(sums[j], part[j]);
   }
-  return sum;
 }
 
 // Every block of the cluster leaves its sums in its own shared memory (over the stages, which are
@@ -58,6 +54,7 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
                                                  const Epilogue<I>& epilogue) {
   const unsigned split = p.split, rank = blockIdx.x % split;
   const bool two = p.int4_blocks > 0 && p.int4_blocks < p.blocks;
+  async_copies_wait();  // of the terms
   named_barrier(kConsumerBarrier, I::kConsumers);
   const uint32_t own = shared + threadIdx.x * 16;
 #pragma unroll
@@ -87,24 +84,35 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
       ++first8;
     }
   }
-  constexpr unsigned kUnits = I::kChunks * I::kConsumers / 32;
+  // Units of one chunk of a warp; a warp takes several at a time.
+  constexpr unsigned kUnits = I::kChunks * I::kConsumers / 32, kWarps = I::kConsumers / 32;
+  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : 4;
   const unsigned end = kUnits * (rank + 1) / split;
   bool arrived = false;
   for (unsigned unit = kUnits * rank / split + threadIdx.x / 32; unit < end;
-       unit += I::kConsumers / 32) {
-    const unsigned item = unit * 32 + threadIdx.x % 32;
-    const int4 sum4 = cluster_sum(shared + item * 16, rank, split, 0, last4);
-    int4 sum8 = {0, 0, 0, 0};
-    if (two) sum8 = cluster_sum(shared + I::kClassBytes + item * 16, rank, split, first8, split);
-    if (unit + I::kConsumers / 32 >= end) {
+       unit += kBatch * kWarps) {
+    uint32_t address[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      address[j] = shared + min(unit + j * kWarps, end - 1) * 512 + threadIdx.x % 32 * 16;
+    }
+    int4 sum4[kBatch] = {}, sum8[kBatch] = {};
+    add_peers(sum4, address, 0, rank, split, 0, last4);
+    if (two) add_peers(sum8, address, I::kClassBytes, rank, split, first8, split);
+    if (unit + kBatch * kWarps >= end) {
       cluster_arrive();  // before the stores: peers wait for reads only
       arrived = true;
     }
-    const unsigned consumer = item % I::kConsumers, chunk = item / I::kConsumers;
-    if (two) {
-      epilogue.template finish<true>(consumer, chunk, sum4, sum8);
-    } else {
-      epilogue.template finish<false>(consumer, chunk, sum4, sum8);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (unit + j * kWarps >= end) continue;
+      const unsigned item = (unit + j * kWarps) * 32 + threadIdx.x % 32;
+      const unsigned consumer = item % I::kConsumers, chunk = item / I::kConsumers;
+      if (two) {
+        epilogue.template finish<true>(consumer, chunk, sum4[j], sum8[j]);
+      } else {
+        epilogue.template finish<false>(consumer, chunk, sum4[j], sum8[j]);
+      }
     }
   }
   if (!arrived) cluster_arrive();
@@ -138,7 +146,7 @@ __device__ __forceinline__ void hand_on(const GemmParams& p, Sums<I>& sums, cons
 // Loads go out in batches: enough to cover their latency, few enough for the registers.
 template <class I, class Add>
 __device__ __forceinline__ void add_partial(const int4* part, Add&& add_chunk) {
-  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kTokens < 128 ? 4 : 8;
+  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kSums < 64 || I::kWarpgroups == 3 ? 4 : 8;
 #pragma unroll
   for (int base = 0; base < I::kChunks; base += kBatch) {
     int4 v[kBatch];

@@ -26,7 +26,7 @@ struct Sums {
     if (c < I::kParkedChunks) {
       return {parked[c * 4], parked[c * 4 + 1], parked[c * 4 + 2], parked[c * 4 + 3]};
     }
-    const uint4 v = load_shared4(address(c));
+    const uint4 v = load_shared4(parked_shared + offset(c));
     return {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
             static_cast<int>(v.w)};
   }
@@ -38,7 +38,7 @@ struct Sums {
       parked[c * 4 + 2] = v.z;
       parked[c * 4 + 3] = v.w;
     } else {
-      store_shared4(address(c), v.x, v.y, v.z, v.w);
+      store_shared4(parked_shared + offset(c), v.x, v.y, v.z, v.w);
     }
   }
 
@@ -58,8 +58,8 @@ struct Sums {
   }
 
  private:
-  __device__ __forceinline__ uint32_t address(int c) const {
-    return parked_shared + (c - I::kParkedChunks) * 128 * 16;
+  static __device__ __forceinline__ int offset(int c) {
+    return (c - I::kParkedChunks) * I::kConsumers * 16;
   }
 };
 

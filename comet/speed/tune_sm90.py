@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure which W4Ax plan is fastest for a set of layers, and write ``plan_table.py``.
+
+``python -m comet.speed.tune_sm90 --shapes 12288x4096 4096x14336 --m 1 16 64`` on an idle GPU. Every
+candidate is timed briefly, the best few again in turns, so that a drifting clock hits all of them.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from comet.files import write_text
+from comet.formats.blocks import BLOCK
+from comet.kernels import plan_table
+from comet.kernels.layout_sm90 import TILE_BYTES, tile_rows
+from comet.kernels.library import load_for
+from comet.kernels.operands import padded_tokens
+from comet.kernels.plan_sm90 import BUCKETS, CLUSTER_FILL, bucket_of
+from comet.kernels.w4ax_call import Instance, Plan, instances, w4ax
+from comet.speed.timer import TimerOptions, copies_past_l2, time_graph
+
+BRIEF = TimerOptions(replays=5, warm_up=1, pause=0.005)
+CAREFUL = TimerOptions(replays=11, warm_up=2)
+FINALISTS = 4
+INT8_SHARE = 0.16
+PREFETCHES = (2, 8)
+HEADER = '''# SPDX-License-Identifier: Apache-2.0
+"""Measured plans: (M up to, 64-channel rows, K blocks, may overlap launches) -> plan.
+
+Written by ``python -m comet.speed.tune_sm90`` on one {device}.
+"""
+
+from comet.kernels.w4ax_call import Plan
+
+TABLE_SMS = {sms}
+TABLE: dict[tuple[int, int, int, bool], Plan] = {{
+{rows}}}
+'''
+
+
+def candidates(
+    m: int, n: int, blocks: int, sms: int, available: dict[str, Instance]
+) -> Iterator[Plan]:
+    """Plans worth timing: instances that fit M, splits that run at once, shares that balance."""
+    bucket = bucket_of(m)
+    for name, instance in available.items():
+        if instance.tokens > max(16, bucket) or instance.tokens < min(bucket, 128):
+            continue
+        tiles, slots = instance.tiles(m, n), sms * instance.residency
+        if not instance.stream:
+            for split, fill in CLUSTER_FILL.items():
+                at_once = split == 1 or tiles * split <= slots * fill
+                if at_once and blocks >= 2 * split:
+                    yield Plan(name, split=split)
+            continue
+        for grid in sorted({sms, slots}):
+            rest = tiles % grid
+            yield Plan(name, grid=min(grid, tiles))
+            for shared in sorted({rest, rest + grid if tiles >= grid else tiles}):
+                if shared * blocks // 2 >= grid:
+                    yield Plan(name, grid=grid, shared_tiles=shared)
+
+
+class Layer:
+    """Random operands of one layer, weights rotated past the L2 cache."""
+
+    def __init__(self, n: int, k: int, device: torch.device) -> None:
+        self.n, self.blocks, self._device = n, k // BLOCK, device
+        shape = (tile_rows(n), self.blocks, TILE_BYTES)
+        self._tiles = [
+            torch.randint(0, 256, shape, device=device, dtype=torch.uint8)
+            for _ in range(copies_past_l2(n * k // 2, device))
+        ]
+        self._channel_scale = torch.rand(n, device=device)
+
+    def set_tokens(self, m: int) -> None:
+        """Draw activations of m tokens."""
+        shape = (self.blocks, padded_tokens(m), BLOCK)
+        self._operand = torch.randint(-126, 127, shape, device=self._device, dtype=torch.int8)
+        self._scales = torch.rand(2, m, device=self._device)
+        self._sums = torch.zeros(2, m, device=self._device, dtype=torch.int32)
+        self._out = torch.empty(m, self.n, device=self._device, dtype=torch.bfloat16)
+
+    def time(self, plan: Plan, options: TimerOptions) -> float:
+        """Median microseconds of a call."""
+        int4_blocks = self.blocks - round(INT8_SHARE * self.blocks)
+        parts = (self._operand, self._scales, self._sums)
+        calls = [
+            lambda t=t: w4ax(*parts, t, self._channel_scale, None, int4_blocks, self._out, plan)
+            for t in self._tiles
+        ]
+        return statistics.median(time_graph(calls, options))
+
+
+def best_plans(layer: Layer, m: int, sms: int, available) -> dict[bool, tuple[Plan, float]]:
+    """The fastest plan and its time, without and with overlapping launches allowed."""
+    layer.set_tokens(m)
+    plain = list(candidates(m, layer.n, layer.blocks, sms, available))
+    overlapping = [
+        replace(plan, dependent_launch=True, prefetch=prefetch)
+        for plan in plain
+        for prefetch in PREFETCHES
+    ]
+    found = {}
+    for allowed, plans in ((False, plain), (True, overlapping)):
+        brief = sorted((layer.time(plan, BRIEF), i) for i, plan in enumerate(plans))
+        final = [plans[i] for _, i in brief[:FINALISTS]]
+        rounds = [[layer.time(plan, CAREFUL) for plan in final] for _ in range(2)]
+        times = [min(pair) for pair in zip(*rounds, strict=True)]
+        best = min(range(len(final)), key=times.__getitem__)
+        found[allowed] = (final[best], times[best])
+    if found[False][1] <= found[True][1]:
+        found[True] = found[False]
+    return found
+
+
+def write_table(table: dict, device: str, sms: int, path: Path) -> None:
+    """Write the table as Python source."""
+    rows = "".join(f"    {key}: {_source(plan)},\n" for key, plan in sorted(table.items()))
+    write_text(path, HEADER.format(device=device, sms=sms, rows=rows))
+
+
+def _source(plan: Plan) -> str:
+    shown = ((name, value) for name, value in vars(plan).items() if name != "instance")
+    defaults = vars(Plan(""))
+    changed = [f"{name}={value}" for name, value in shown if value != defaults[name]]
+    return f"Plan({', '.join([repr(plan.instance).replace(chr(39), chr(34)), *changed])})"
+
+
+def main() -> None:
+    """Tune the layers of the command line and merge them into the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", required=True, metavar="NxK")
+    parser.add_argument("--m", type=int, nargs="+", default=list(BUCKETS))
+    parser.add_argument("--out", type=Path, default=Path(plan_table.__file__))
+    options = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(device)
+    available, sms = instances(load_for(device)), properties.multi_processor_count
+    table = dict(plan_table.TABLE) if sms == plan_table.TABLE_SMS else {}
+    for n, k in (map(int, shape.split("x")) for shape in options.shapes):
+        layer = Layer(n, k, device)
+        for m in options.m:
+            for allowed, (plan, time) in best_plans(layer, m, sms, available).items():
+                table[(bucket_of(m), tile_rows(n), layer.blocks, allowed)] = plan
+                print(f"{n}x{k} M={m} overlap={allowed}: {time:.1f} us {_source(plan)}", flush=True)
+        del layer
+        torch.cuda.empty_cache()
+        write_table(table, properties.name, sms, options.out)
+
+
+if __name__ == "__main__":
+    main()
