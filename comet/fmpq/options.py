@@ -11,6 +11,7 @@ OUTLIER_METRICS = ("p999", "p99", "max", "mean_square")
 OUTLIER_RULES = ("share", "threshold")
 CHANNEL_ORDERS = ("sorted", "moved")
 WEIGHT_CLIPS = ("weighted", "mse", "none")
+WEIGHT_ROUNDINGS = ("gptq", "nearest")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class FMPQOptions:
         weight_symmetric: zero point fixed at 8.
         weight_clip: objective of the clip search: squared weight error weighted by E[x^2] of the
             channel, unweighted, or no search.
+        weight_rounding: ``gptq`` or ``nearest``.
         absorb_permutation: fold the permutation of the MLP's second linear into the rows of the
             first, where that is exact.
     """
@@ -49,6 +51,7 @@ class FMPQOptions:
     weight_scale: str = "group_int"
     weight_symmetric: bool = False
     weight_clip: str = "weighted"
+    weight_rounding: str = "gptq"
     absorb_permutation: bool = True
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class FMPQOptions:
             ("act_scale", MODES),
             ("weight_scale", SCALE_KINDS),
             ("weight_clip", WEIGHT_CLIPS),
+            ("weight_rounding", WEIGHT_ROUNDINGS),
         ):
             if getattr(self, name) not in allowed:
                 raise UserError(

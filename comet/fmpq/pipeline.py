@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
+from comet.fmpq.memory import PeakMeter, run_records
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.plan import CHECKPOINTS, InputPlan, watch_layer
 from comet.fmpq.shares import METRICS, layer_shares
@@ -73,7 +74,8 @@ def quantize_model(
         device, dtype: where and in which type the 16-bit layers run.
 
     Returns:
-        Three records a layer: outlier-channel, INT8-block and W4A4-MAC share, in percent.
+        Three records a layer: outlier-channel, INT8-block and W4A4-MAC share, in percent; then
+        ``peak_memory`` and ``quantize_time`` of the whole model, whose layer is ``all``.
 
     Raises:
         UserError: calibration text too short, or an activation that is not finite.
@@ -82,6 +84,7 @@ def quantize_model(
         raise UserError(f"checkpoint {checkpoint!r} is not one of {', '.join(CHECKPOINTS)}")
     source = provenance(config, seed)
     torch.manual_seed(seed)
+    meter = PeakMeter(device)
     tokenizer = folder.tokenizer()
     windows = text_windows(
         tokenizer,
@@ -102,7 +105,31 @@ def quantize_model(
         writer.finish(folder.config.to_dict(), options.as_dict(), facts)
         tokenizer.save_pretrained(temporary)
         write_json(temporary / "layers.json", {"model": model, "layers": shares})
-    return _records(shares, model, checkpoint, options, calibration, source)
+    meter.stop()
+    run = {
+        "options": options.as_dict(),
+        "calibration": {
+            "dataset": calibration.dataset,
+            "windows": calibration.windows,
+            "context": calibration.context,
+        },
+    }
+    common = {"environment": environment(), "provenance": source}
+    whole = run_records(
+        meter,
+        stream.largest_layer,
+        stream.hidden.nbytes,
+        {"device": device, "dtype": dtype, "layers": stream.layer_count, **run},
+        case=_whole_case(folder, model, checkpoint),
+        **common,
+    )
+    return [*_share_records(shares, model, checkpoint, run, **common), *whole]
+
+
+def _whole_case(folder: ModelFolder, model: str, checkpoint: str) -> dict:
+    """Case of a record of the whole model; a model that was cut short says so."""
+    cut = {key: n for key, n in folder.description.get("source", {}).items() if key == "layers"}
+    return {"model": model, "layer": "all", "method": checkpoint, **cut}
 
 
 def _quantize_layers(
@@ -119,7 +146,13 @@ def _quantize_layers(
     for index, layer, run in stream:
         name = f"{family.layers}.{index}"
         plans = watch_layer(
-            layer, name, family, partial(run, advance=True), tokens, (options.outlier_metric,)
+            layer,
+            name,
+            family,
+            partial(run, advance=True),
+            tokens,
+            metrics=(options.outlier_metric,),
+            correlations=options.weight_rounding == "gptq",
         )
         for plan in plans.values():
             plan.decide(options, checkpoint)
@@ -128,6 +161,8 @@ def _quantize_layers(
         _write_layer(layer, index, name, family, packed, writer)
         for input_name, plan in plans.items():
             _keep_arrays(f"{name}.{input_name}", plan, options, index in sampled, arrays, facts)
+        # The next layer is loaded before these names are bound again.
+        del plans, plan, packed
     with atomic_path(writer.folder / "statistics.safetensors") as temporary:
         save_file(arrays, temporary, metadata={"layers": json.dumps(facts)})
     return shares
@@ -180,11 +215,12 @@ def absorb_into_rows(layer: torch.nn.Module, family: Family, permutation: torch.
 
 
 def _in_stored_order(plan: InputPlan, permutation: torch.Tensor) -> tuple:
-    """(E[x^2], layout, permutation) for the channel order in which the weight is stored now."""
-    mean_square = plan.statistics.mean_square()
+    """(second moment, layout, permutation) for the channel order that the weight has now."""
+    moment = plan.statistics.second_moment()
     if not torch.equal(permutation, plan.permutation):
-        mean_square = mean_square[plan.permutation.long()]
-    return mean_square, plan.layout, permutation
+        order = plan.permutation.long().to(moment.device)
+        moment = moment[order] if moment.dim() == 1 else moment[order][:, order]
+    return moment, plan.layout, permutation
 
 
 def _write_layer(
@@ -204,10 +240,11 @@ def _write_layer(
 
 
 def _write_rest(folder: ModelFolder, writer: CheckpointWriter) -> None:
-    """Copy what lies outside the decoder layers: embeddings, final norm, head."""
+    """Copy what lies outside the decoder layers: embeddings, final norm, head; one at a time."""
     prefix = f"{folder.family.layers}."
     names = [name for name in folder.tensor_names() if not name.startswith(prefix)]
-    writer.add_shard("rest.safetensors", folder.tensors(names))
+    for index, name in enumerate(names):
+        writer.add_shard(f"rest-{index:05d}.safetensors", folder.tensors([name]))
 
 
 def _sampled_layers(count: int) -> set[int]:
@@ -229,24 +266,14 @@ def _keep_arrays(
     }
 
 
-def _records(
-    shares: dict[str, dict],
-    model: str,
-    checkpoint: str,
-    options: FMPQOptions,
-    calibration: Calibration,
-    source: dict,
+def _share_records(
+    shares: dict[str, dict], model: str, checkpoint: str, run: dict, **common
 ) -> list[Measurement]:
-    machine = environment()
+    threshold = run["options"]["outlier_threshold"]
     method = {
         "what": "share of the layer's linears, in percent",
-        "options": options.as_dict(),
-        "calibration": {
-            "dataset": calibration.dataset,
-            "windows": calibration.windows,
-            "context": calibration.context,
-        },
-        "outlier": f"channel statistic above {options.outlier_threshold} times the input's median",
+        **run,
+        "outlier": f"channel statistic above {threshold} times the input's median",
     }
     return [
         Measurement(
@@ -257,8 +284,7 @@ def _records(
             backend="fmpq",
             samples=[layer[metric]],
             method=method,
-            environment=machine,
-            provenance=source,
+            **common,
         )
         for name, layer in shares.items()
         for metric in METRICS

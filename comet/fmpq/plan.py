@@ -59,6 +59,7 @@ def watch_layer(
     run: Callable[[], None],
     tokens: int,
     metrics: tuple[str, ...],
+    correlations: bool,
 ) -> dict[str, InputPlan]:
     """Watch each linear input while ``run`` pushes the calibration windows through the layer.
 
@@ -69,6 +70,7 @@ def watch_layer(
         run: runs the calibration windows.
         tokens: number of calibration tokens.
         metrics: channel statistics to keep.
+        correlations: keep each input's whole second moment, for GPTQ.
 
     Returns:
         Plans by input name, in computing order; nothing is decided yet.
@@ -78,7 +80,7 @@ def watch_layer(
         for group in family.inputs:
             linear = layer.get_submodule(group.linears[0])
             where = f"{name}.{group.name}"
-            statistics = ChannelStatistics(linear.in_features, tokens, where, metrics)
+            statistics = ChannelStatistics(linear.in_features, tokens, where, metrics, correlations)
             plan = plans[group.name] = InputPlan(group, statistics)
             hook = linear.register_forward_pre_hook(lambda _, x, plan=plan: plan.see(x[0]))
             hooks.callback(hook.remove)

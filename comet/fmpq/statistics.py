@@ -19,14 +19,21 @@ class ChannelStatistics:
         tokens: number of tokens that will be seen in all.
         name: layer and input, for error messages.
         metrics: the statistics that will be asked for (``FMPQOptions.outlier_metric``).
+        correlations: keep the whole second moment, [K, K], and not only its diagonal.
     """
 
     def __init__(
-        self, channels: int, tokens: int, name: str, metrics: tuple[str, ...] = ("p999",)
+        self,
+        channels: int,
+        tokens: int,
+        name: str,
+        metrics: tuple[str, ...] = ("p999",),
+        correlations: bool = False,
     ) -> None:
         self.name = name
         self.seen = 0
         self.square_sum = torch.zeros(channels, dtype=torch.float64)
+        self.product_sum = torch.zeros(channels, channels) if correlations else None
         lowest = min(PERCENTILES.get(metric, 1.0) for metric in metrics)
         self.tail_size = _rank(lowest, tokens)
         self.tail = torch.zeros(channels, 0)
@@ -45,6 +52,8 @@ class ChannelStatistics:
             )
         self.seen += x.shape[0]
         self.square_sum += x.double().square().sum(dim=0).cpu()
+        if self.product_sum is not None:
+            self.product_sum = self.product_sum.to(x.device).addmm_(x.t(), x)
         merged = torch.cat((self.tail.to(x.device), x.abs().t()), dim=1)
         self.tail = merged.topk(min(self.tail_size, merged.shape[1]), dim=1, sorted=False).values
         self.tail = self.tail.cpu()
@@ -52,6 +61,12 @@ class ChannelStatistics:
     def mean_square(self) -> torch.Tensor:
         """E[x^2] of each channel, fp32 [K]."""
         return (self.square_sum / max(1, self.seen)).float()
+
+    def second_moment(self) -> torch.Tensor:
+        """Mean of x x^T, fp32 [K, K], where correlations were kept; else its diagonal [K]."""
+        if self.product_sum is None:
+            return self.mean_square()
+        return self.product_sum / max(1, self.seen)
 
     def metric(self, name: str) -> torch.Tensor:
         """A statistic that ranks channels, fp32 [K].

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""INT4 weights by round-to-nearest with a clip search (FMPQ, step 4).
+"""INT4 weights: a clip search for the grid, then rounding on it (FMPQ, step 4).
 
 The paper quantizes weights with OmniQuant's learned clipping. Here the clip ratio of each group is
-searched on a grid; the objective weighs each input channel's squared weight error by E[x^2], which
-is the output error of the layer when channels are uncorrelated.
+searched; the objective weighs each input channel's squared weight error by E[x^2], which is the
+output error of the layer when channels are uncorrelated. Codes are then rounded to the nearest, or
+by GPTQ, which takes correlations into account.
 """
 
 from dataclasses import dataclass
 
 import torch
 
+from comet.fmpq.gptq import gptq_codes
 from comet.fmpq.options import FMPQOptions
 from comet.formats.activations import hadamard
 from comet.formats.blocks import BLOCK, BlockLayout, gather_channels
@@ -18,20 +20,27 @@ from comet.formats.weights import MAX_GROUP_SCALE, PackedWeight, pack_weight
 CLIP_RATIOS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 # Small enough that the temporaries of a slice stay in the cache of a CPU.
 ROWS_AT_ONCE = 256
+GPTQ_ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Candidate grid of each group: scale = ``scale``, codes offset by ``zero``."""
+    """Grid of each group, [n, B]: value = (code - zero) * scale, code in lowest..highest."""
 
     group_scale: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor
+    lowest: torch.Tensor
+    highest: torch.Tensor
+
+    def each(self, name: str) -> torch.Tensor:
+        """A field spread over the weights of its groups, fp32 [n, B * 128]."""
+        return getattr(self, name).float().repeat_interleave(BLOCK, dim=1)
 
 
 def quantize_weight(
     weight: torch.Tensor,
-    mean_square: torch.Tensor,
+    second_moment: torch.Tensor,
     layout: BlockLayout,
     permutation: torch.Tensor,
     options: FMPQOptions,
@@ -40,19 +49,25 @@ def quantize_weight(
 
     Args:
         weight: [N, K], any float type, channels in natural order.
-        mean_square: fp32 [K], E[x^2] of each input channel over calibration tokens.
+        second_moment: fp32 [K, K], mean of x x^T over calibration tokens, or its diagonal [K]
+            where codes are rounded to the nearest.
         layout: blocks of K.
         permutation: int32 [K padded].
-        options: clip objective, scale kind, symmetry, Hadamard.
+        options: clip objective, rounding, scale kind, symmetry, Hadamard.
+
+    Raises:
+        ValueError: GPTQ was asked for and only the diagonal is there.
     """
-    importance = _importance(mean_square, layout, permutation, options).to(weight.device)
+    moment = _ordered_moment(second_moment.to(weight.device), layout, permutation, options)
+    importance = _importance(moment, layout, options)
+    if options.weight_rounding == "gptq" and moment.dim() != 2:
+        raise ValueError("GPTQ needs the whole second moment of the inputs")
     rows = [
-        _quantize_rows(_groups(part, layout, permutation, options), importance, options)
-        for part in weight.split(ROWS_AT_ONCE)
+        _quantize_rows(_groups(part, layout, permutation, options), importance, moment, options)
+        for part in weight.split(_rows_at_once(options))
     ]
-    codes, group_scale, group_zero, channel_scale = (
-        torch.cat(part) for part in zip(*rows, strict=True)
-    )
+    fields = (torch.cat(part) for part in zip(*rows, strict=True))
+    codes, group_scale, group_zero, channel_scale = fields
     return pack_weight(
         layout,
         permutation,
@@ -63,6 +78,11 @@ def quantize_weight(
         options.weight_scale,
         options.act_hadamard,
     )
+
+
+def _rows_at_once(options: FMPQOptions) -> int:
+    """GPTQ walks columns in Python, so it takes as many rows at a time as memory likes."""
+    return ROWS_AT_ONCE if options.weight_rounding == "nearest" else GPTQ_ROWS_AT_ONCE
 
 
 def _groups(
@@ -76,24 +96,60 @@ def _groups(
     return groups
 
 
-def _importance(
-    mean_square: torch.Tensor, layout: BlockLayout, permutation: torch.Tensor, options: FMPQOptions
+def _ordered_moment(
+    moment: torch.Tensor, layout: BlockLayout, permutation: torch.Tensor, options: FMPQOptions
 ) -> torch.Tensor:
-    """fp32 [B, 128]: what a squared weight error of each channel costs."""
-    if options.weight_clip == "mse":
-        mean_square = torch.ones_like(mean_square)
-    importance = gather_channels(mean_square.float(), permutation).view(layout.blocks, BLOCK)
-    if options.act_hadamard:
+    """The second moment as the weight's columns are stored: [K padded] or [K padded, K padded]."""
+    moment = gather_channels(moment.float(), permutation)
+    if moment.dim() == 2:
+        moment = gather_channels(moment.t().contiguous(), permutation)
+    if not options.act_hadamard:
+        return moment
+    if moment.dim() == 1:
         # A Hadamard spreads the energy of a block evenly over its channels.
-        spread = importance.mean(dim=1, keepdim=True).expand_as(importance)
-        importance = torch.cat((spread[: layout.int4_blocks], importance[layout.int4_blocks :]))
-    return importance
+        blocks = moment.view(layout.blocks, BLOCK)
+        spread = blocks.mean(dim=1, keepdim=True).expand_as(blocks)
+        return torch.cat((spread[: layout.int4_blocks], blocks[layout.int4_blocks :])).flatten()
+    for _ in range(2):
+        rows = moment.view(moment.shape[0], layout.blocks, BLOCK)
+        rotated = hadamard(rows[:, : layout.int4_blocks])
+        rows = torch.cat((rotated, rows[:, layout.int4_blocks :]), dim=1)
+        moment = rows.flatten(1).t().contiguous()
+    return moment
+
+
+def _importance(moment: torch.Tensor, layout: BlockLayout, options: FMPQOptions) -> torch.Tensor:
+    """fp32 [B, 128]: what a squared weight error of each channel costs."""
+    importance = moment.diagonal() if moment.dim() == 2 else moment
+    if options.weight_clip == "mse":
+        importance = (importance > 0).float()
+    return importance.reshape(layout.blocks, BLOCK)
 
 
 def _quantize_rows(
-    groups: torch.Tensor, importance: torch.Tensor, options: FMPQOptions
+    groups: torch.Tensor, importance: torch.Tensor, moment: torch.Tensor, options: FMPQOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """codes uint8 [n, B, 128], group_scale [n, B], group_zero [n, B], channel_scale fp32 [n]."""
+    searched = [_search_grid(part, importance, options) for part in groups.split(ROWS_AT_ONCE)]
+    grids, channel_scales = zip(*searched, strict=True)
+    grid = _Grid(*(torch.cat(field) for field in zip(*map(_fields, grids), strict=True)))
+    if options.weight_rounding == "gptq":
+        each = (grid.each(name) for name in ("scale", "zero", "lowest", "highest"))
+        codes = gptq_codes(groups.flatten(1), moment, *each).view(groups.shape)
+    else:
+        codes = _encode(groups, grid)
+    fields = codes.to(torch.uint8), grid.group_scale, grid.zero.to(torch.uint8)
+    return *fields, torch.cat(channel_scales)
+
+
+def _fields(grid: _Grid) -> tuple[torch.Tensor, ...]:
+    return grid.group_scale, grid.scale, grid.zero, grid.lowest, grid.highest
+
+
+def _search_grid(
+    groups: torch.Tensor, importance: torch.Tensor, options: FMPQOptions
+) -> tuple[_Grid, torch.Tensor]:
+    """The grid of each group with the least weighted error, and the channel scales fp32 [n]."""
     low, high = _ranges(groups, options)
     channel_scale = _channel_scale(low, high, groups, options)
     ratios = CLIP_RATIOS if options.weight_clip != "none" else (1.0,)
@@ -104,9 +160,7 @@ def _quantize_rows(
         better = error < best_error
         best_error = torch.where(better, error, best_error)
         best_ratio = best_ratio.masked_fill(better, ratio)
-    grid = _grid(low * best_ratio, high * best_ratio, channel_scale, options)
-    codes = _encode(groups, grid).to(torch.uint8)
-    return codes, grid.group_scale, grid.zero.to(torch.uint8), channel_scale
+    return _grid(low * best_ratio, high * best_ratio, channel_scale, options), channel_scale
 
 
 def _error(groups: torch.Tensor, grid: _Grid, importance: torch.Tensor) -> torch.Tensor:
@@ -151,15 +205,16 @@ def _grid(
     zero = (-low / scale).round().clamp(0, 15)
     if options.weight_symmetric:
         zero = torch.full_like(zero, 8)
-    return _Grid(group_scale, scale, zero)
+    lowest, highest = torch.zeros_like(zero), torch.full_like(zero, 15)
+    if options.weight_scale == "group_int":
+        # s * (u - z) has to fit int8.
+        step = group_scale.float()
+        lowest = (zero - (128 / step).floor()).clamp_(min=0)
+        highest = (zero + (127 / step).floor()).clamp_(max=15)
+    return _Grid(group_scale, scale, zero, lowest, highest)
 
 
 def _encode(groups: torch.Tensor, grid: _Grid) -> torch.Tensor:
-    """fp32 codes 0..15, kept where ``group_scale * (u - z)`` fits int8."""
+    """fp32 codes by rounding to the nearest."""
     codes = (groups / grid.scale[..., None]).round_().add_(grid.zero[..., None])
-    if grid.group_scale.dtype == torch.float16:
-        return codes.clamp_(0, 15)
-    step = grid.group_scale.float()
-    lowest = (grid.zero - (128 / step).floor()).clamp_(min=0)
-    highest = (grid.zero + (127 / step).floor()).clamp_(max=15)
-    return codes.clamp_(lowest[..., None], highest[..., None])
+    return codes.clamp_(grid.lowest[..., None], grid.highest[..., None])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comet.errors import UserError
+from comet.fmpq.gptq import DAMPING, gptq_codes
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.outliers import choose_layout
 from comet.fmpq.permutation import outliers_last
@@ -40,7 +41,7 @@ def test_statistics_equal_those_of_all_tokens_at_once(metric):
         "mean_square": x.square().mean(dim=0),
     }[metric]
     assert torch.allclose(running.metric(metric), expected, rtol=1e-6)
-    assert torch.allclose(running.mean_square(), x.square().mean(dim=0), rtol=1e-6)
+    assert torch.allclose(running.second_moment(), x.square().mean(dim=0), rtol=1e-6)
 
 
 def test_a_value_that_is_not_finite_names_the_input():
@@ -105,7 +106,12 @@ def test_weights_are_restored_within_a_step(kind, symmetric):
     weight = random(33, 200) * 0.1
     layout = BlockLayout.of(200, 1)
     permutation = outliers_last(random(200).abs(), layout, "sorted")
-    options = FMPQOptions(weight_scale=kind, weight_symmetric=symmetric, weight_clip="none")
+    options = FMPQOptions(
+        weight_scale=kind,
+        weight_symmetric=symmetric,
+        weight_clip="none",
+        weight_rounding="nearest",
+    )
     packed = quantize_weight(weight, torch.ones(200), layout, permutation, options)
     restored = scatter_channels(packed.dequantize(), permutation, 200)
     assert (restored - weight).norm() / weight.norm() < 0.13
@@ -120,7 +126,7 @@ def test_the_clip_search_lowers_the_weighted_error_and_never_raises_it():
     layout = BlockLayout.of(256, 0)
     errors = {}
     for clip in ("none", "weighted"):
-        options = FMPQOptions(weight_clip=clip)
+        options = FMPQOptions(weight_clip=clip, weight_rounding="nearest")
         packed = quantize_weight(weight, importance, layout, natural_permutation(layout), options)
         errors[clip] = ((packed.dequantize() - weight).square() * importance).sum(dim=1)
     assert torch.all(errors["weighted"] <= errors["none"] * (1 + 1e-5))
@@ -130,7 +136,7 @@ def test_the_clip_search_lowers_the_weighted_error_and_never_raises_it():
 def test_an_all_zero_layer_stays_zero():
     layout = BlockLayout.of(130, 1)
     packed = quantize_weight(
-        torch.zeros(4, 130), torch.ones(130), layout, natural_permutation(layout), FMPQOptions()
+        torch.zeros(4, 130), torch.eye(130), layout, natural_permutation(layout), FMPQOptions()
     )
     assert not packed.dequantize().any()
 
@@ -146,3 +152,66 @@ def test_an_all_zero_layer_stays_zero():
 def test_wrong_options_are_one_line(options, message):
     with pytest.raises(UserError, match=message):
         FMPQOptions.from_config(options)
+
+
+def output_error(packed, weight, moment):
+    difference = scatter_channels(packed.dequantize(), packed.permutation, weight.shape[1]) - weight
+    return float(torch.einsum("nk,kl,nl->", difference, moment, difference))
+
+
+@pytest.mark.parametrize("kind", ["group_int", "group_fp"])
+def test_gptq_lowers_the_output_error_on_correlated_inputs(kind):
+    mixing = random(300, 300, seed=5)
+    x = random(2000, 300, seed=6) @ mixing
+    moment = x.t() @ x / len(x)
+    weight = random(40, 300) * 0.1
+    layout = BlockLayout.of(300, 1)
+    permutation = outliers_last(x.abs().amax(dim=0), layout, "sorted")
+    errors = {}
+    for rounding in ("nearest", "gptq"):
+        options = FMPQOptions(weight_rounding=rounding, weight_scale=kind)
+        packed = quantize_weight(weight, moment, layout, permutation, options)
+        errors[rounding] = output_error(packed, weight, moment)
+    assert errors["gptq"] < 0.6 * errors["nearest"]
+
+
+def test_gptq_equals_the_algorithm_written_out_in_float64():
+    x = random(500, 200, seed=3) @ random(200, 200, seed=4)
+    moment, weight = x.t() @ x / len(x), random(5, 200) * 0.1
+    scale, zero = torch.full((5, 200), 0.02), torch.full((5, 200), 8.0)
+    codes = gptq_codes(weight, moment, scale, zero, torch.zeros(5, 200), torch.full((5, 200), 15.0))
+    order = moment.diagonal().argsort(descending=True)
+    h = moment.double()[order][:, order]
+    h += DAMPING * h.diagonal().mean() * torch.eye(200)
+    upper = torch.linalg.cholesky(torch.linalg.inv(h)).mT
+    w, expected = weight.double()[:, order], torch.zeros(5, 200, dtype=torch.float64)
+    for i in range(200):
+        expected[:, i] = ((w[:, i] / 0.02).round() + 8).clamp(0, 15)
+        error = (w[:, i] - (expected[:, i] - 8) * 0.02) / upper[i, i]
+        w[:, i + 1 :] -= error[:, None] * upper[i, i + 1 :]
+    agreement = (codes[:, order].double() == expected).double().mean()
+    assert agreement > 0.99
+
+
+def test_gptq_without_correlations_rounds_to_the_nearest():
+    weight, layout = random(8, 256) * 0.1, BlockLayout.of(256, 0)
+    moment = torch.diag(random(256).square() + 0.1)
+    packed = [
+        quantize_weight(
+            weight,
+            moment,
+            layout,
+            natural_permutation(layout),
+            FMPQOptions(weight_rounding=rounding),
+        )
+        for rounding in ("nearest", "gptq")
+    ]
+    assert torch.equal(packed[0].codes, packed[1].codes)
+
+
+def test_gptq_without_the_second_moment_is_refused():
+    layout = BlockLayout.of(128, 0)
+    with pytest.raises(ValueError, match="second moment"):
+        quantize_weight(
+            random(4, 128), torch.ones(128), layout, natural_permutation(layout), FMPQOptions()
+        )

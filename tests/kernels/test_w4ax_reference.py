@@ -19,7 +19,7 @@ def problem(channels, int8_blocks, mode, kind, zero_point=False, rotate=False, s
     generator = torch.Generator().manual_seed(seed)
     layout = BlockLayout.of(channels, int8_blocks)
     permutation = natural_permutation(layout)
-    options = FMPQOptions(weight_scale=kind, act_hadamard=rotate)
+    options = FMPQOptions(weight_scale=kind, act_hadamard=rotate, weight_rounding="nearest")
     weight = torch.randn(24, channels, generator=generator) * 0.05
     packed = quantize_weight(weight, torch.ones(channels), layout, permutation, options)
     x = torch.randn(7, channels, generator=generator)
