@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each choice that the paper leaves open is worth, on the model at hand."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from comet.accuracy.perplexity import metric_name, perplexity, window_losses
+from comet.data.windows import parse_windows, text_windows
+from comet.fmpq.layer import W4AxLinear
+from comet.fmpq.options import OUTLIER_METRICS, FMPQOptions
+from comet.fmpq.pipeline import Calibration, quantize_layer
+from comet.fmpq.plan import InputPlan, watch_layer
+from comet.measurements import Measurement, environment, provenance
+from comet.models.folder import ModelFolder
+from comet.models.stream import LayerStream
+
+# Each choice differs from the configured options in what it names.
+CHOICES: tuple[dict, ...] = (
+    {},
+    {"outlier_metric": "max"},
+    {"outlier_metric": "p99"},
+    {"outlier_metric": "mean_square"},
+    {"outlier_rule": "threshold"},
+    {"channel_order": "moved"},
+    {"int8_share": 0.0},
+    {"int8_share": 0.4},
+    {"act_scale": "token_block"},
+    {"act_scale": "token"},
+    {"act_zero_point": True},
+    {"act_hadamard": True, "channel_order": "moved"},
+    {"act_hadamard": True, "act_zero_point": True, "channel_order": "moved"},
+    {"weight_scale": "group_fp"},
+    {"weight_symmetric": True},
+    {"weight_clip": "mse"},
+    {"weight_clip": "none"},
+    {"weight_rounding": "nearest"},
+    {"weight_rounding": "nearest", "weight_clip": "mse"},
+    {"weight_rounding": "nearest", "weight_clip": "none"},
+)
+# A relative change of the embedding of the size of one fp32 rounding: what it moves is noise.
+NOISE = {"noise": "embedding changed by 1e-7"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The model, its calibration and the scored text.
+
+    Attributes:
+        model: model id for the records.
+        folder: the 16-bit model.
+        calibration: text for the channel statistics.
+        dataset, split, text, joiner, context, windows: the scored text, as in
+            ``comet.accuracy.evaluate.Evaluation``.
+    """
+
+    model: str
+    folder: Path
+    calibration: Calibration
+    dataset: str
+    split: str
+    text: Path
+    context: int
+    windows: str
+    joiner: str = "\n\n"
+
+
+def compare_choices(
+    comparison: Comparison, options: FMPQOptions, config: dict, seed: int, device: str = "cpu"
+) -> list[Measurement]:
+    """Perplexity of FMPQ W4Ax under each choice; statistics are gathered once.
+
+    Returns:
+        One record a choice; ``case["options"]`` holds what differs from ``options``. The last one
+        repeats the first on an embedding changed by one rounding, which shows what is noise.
+    """
+    source = provenance(config, seed)
+    folder = ModelFolder(comparison.folder)
+    watched = _watch(folder, comparison.calibration, device)
+    windows = text_windows(
+        folder.tokenizer(),
+        comparison.text,
+        comparison.joiner,
+        comparison.context,
+        parse_windows(comparison.windows),
+    )
+    model = folder.load(torch.float32, device)
+    originals = {
+        index: {name: layer.get_submodule(name) for name in folder.family.linears}
+        for index, layer in enumerate(folder.family.layers_of(model))
+    }
+
+    def score(choice: dict) -> Measurement:
+        chosen = replace(options, **choice, absorb_permutation=False)
+        _quantize_in_place(model, folder, originals, watched, chosen)
+        return _record(
+            comparison, choice, chosen, window_losses(model, windows, str(choice)), source
+        )
+
+    records = [score(choice) for choice in CHOICES]
+    score({})
+    _disturb(model.get_input_embeddings(), seed)
+    losses = window_losses(model, windows, "noise")
+    return [*records, _record(comparison, NOISE, options, losses, source)]
+
+
+def _watch(
+    folder: ModelFolder, calibration: Calibration, device: str
+) -> dict[int, dict[str, InputPlan]]:
+    """Channel statistics of every linear input, by layer and input name."""
+    windows = text_windows(
+        folder.tokenizer(),
+        calibration.path,
+        calibration.joiner,
+        calibration.context,
+        range(calibration.windows),
+    )
+    stream = LayerStream(folder, windows, device)
+    return {
+        index: watch_layer(
+            layer,
+            f"{folder.family.layers}.{index}",
+            folder.family,
+            partial(run, advance=True),
+            windows.numel(),
+            metrics=OUTLIER_METRICS,
+            correlations=True,
+        )
+        for index, layer, run in stream
+    }
+
+
+def _quantize_in_place(
+    model: torch.nn.Module,
+    folder: ModelFolder,
+    originals: dict[int, dict[str, torch.nn.Linear]],
+    watched: dict[int, dict[str, InputPlan]],
+    options: FMPQOptions,
+) -> None:
+    for index, layer in enumerate(folder.family.layers_of(model)):
+        for name, linear in originals[index].items():
+            layer.set_submodule(name, linear)
+        for plan in watched[index].values():
+            plan.decide(options, "fmpq")
+        packed = quantize_layer(layer, folder.family, watched[index], options)
+        for name, weight in packed.items():
+            bias = originals[index][name].bias
+            quantized = W4AxLinear(weight, bias, options.act_scale, options.act_zero_point)
+            layer.set_submodule(name, quantized)
+
+
+@torch.no_grad()
+def _disturb(embedding: torch.nn.Embedding, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(embedding.weight.shape, generator=generator).to(embedding.weight)
+    embedding.weight.mul_(1 + 1e-7 * noise)
+
+
+def _record(
+    comparison: Comparison,
+    choice: dict,
+    options: FMPQOptions,
+    losses: list[float],
+    source: dict,
+) -> Measurement:
+    return Measurement(
+        kind="accuracy",
+        case={
+            "model": comparison.model,
+            "dataset": comparison.dataset,
+            "split": comparison.split,
+            "context": comparison.context,
+            "windows": comparison.windows,
+            "task": None,
+            "limit": None,
+            "options": choice,
+        },
+        metric=metric_name(comparison.context),
+        unit="1",
+        backend="fmpq-w4ax",
+        samples=[perplexity(losses, comparison.context)],
+        method={"options": options.as_dict(), "window_losses": losses, "path": "fake quantization"},
+        environment=environment(),
+        provenance=source,
+    )
