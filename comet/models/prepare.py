@@ -22,6 +22,12 @@ from comet.errors import UserError
 from comet.files import atomic_path, write_json
 from comet.models.entries import ModelEntry
 from comet.models.folder import HEAD, ModelFolder
+from comet.models.random_weights import (
+    check_space,
+    random_shapes,
+    shape_family,
+    write_random_model,
+)
 from comet.models.recast import recast
 
 HUB_FILES = (
@@ -47,9 +53,9 @@ def prepare_model(
 ) -> None:
     """Write a declared model as a folder: config.json, safetensors, tokenizer, ``comet.json``.
 
-    A GGUF file and a recast model are written in float32; a local folder and a model of the hub
-    are linked, not copied. The folder appears when it is whole and its tensors fit its
-    configuration.
+    A GGUF file and a recast model are written in float32, random weights in float16; a local
+    folder and a model of the hub are linked, not copied. The folder appears when it is whole and
+    its tensors fit its configuration.
 
     Args:
         entry: the model.
@@ -70,6 +76,8 @@ def prepare_model(
             _from_gguf(entry, out_dir, Path(downloads))
         elif kind == "recast":
             _from_recast(entry, entries, out_dir, Path(downloads))
+        elif kind == "random":
+            _from_random(entry, out_dir)
         elif kind == "hub":
             _link(entry, _hub_snapshot(entry), out_dir)
         else:
@@ -123,6 +131,21 @@ def _from_recast(
         base_folder = ModelFolder(base_dir)
         config, weights = recast(base_folder, entry.family)
         _write(entry, out_dir, config, weights, base_folder.tokenizer())
+
+
+def _from_random(entry: ModelEntry, out_dir: Path) -> None:
+    family = shape_family(entry.source["shape"])
+    if family != entry.family:
+        raise UserError(
+            f"models: {entry.id}: {entry.source['shape']} is of family {family}; correct `family` "
+            "in the config"
+        )
+    shapes = random_shapes(entry.source)
+    check_space(shapes, out_dir)
+    with atomic_path(out_dir) as folder:
+        folder.mkdir()
+        write_random_model(folder, shapes, family, entry.source.get("seed", 0))
+        _finish(entry, folder)
 
 
 @contextmanager

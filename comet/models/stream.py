@@ -42,6 +42,7 @@ class LayerStream:
         hidden: [n, T, hidden size]; the inputs of the current layer, and after the last one its
             outputs, before the model's final norm. Overwritten in place by ``advance``.
         layer_count: number of decoder layers.
+        largest_layer: bytes of the weights of the largest one in ``dtype``.
 
     Raises:
         UserError: a tensor is missing; a token is outside the vocabulary; while iterating: a layer
@@ -69,6 +70,9 @@ class LayerStream:
         model = folder.meta_model()
         self._layers = list(folder.family.layers_of(model))
         self.layer_count = len(self._layers)
+        self.largest_layer = dtype.itemsize * max(
+            sum(parameter.numel() for parameter in layer.parameters()) for layer in self._layers
+        )
         self._current: torch.nn.Module | None = None
         self._index = -1
         self._advanced = True

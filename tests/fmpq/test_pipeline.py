@@ -83,6 +83,7 @@ def test_fake_quantization_agrees_with_exact_integers(quantized):
 
 def test_records_hold_the_shares_of_every_layer(quantized):
     folder, out, records = quantized
+    records = [record for record in records if record.case["layer"] != "all"]
     assert {r.case["layer"] for r in records} == {f"{folder.family.layers}.{i}" for i in range(3)}
     shares = json.loads((out / "layers.json").read_text())["layers"]
     for record in records:
