@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from comet.fmpq.weights import GPTQ_ROWS_AT_ONCE
 from comet.measurements import Measurement
 from comet.models.shapes import ModelShapes, shapes_of
 
@@ -17,6 +18,10 @@ STORED_BYTES = 2
 PACKED_BYTES = 0.5 + 2 / 128
 # Measured: packing and checking one linear weight of 4096 x 11008 takes 6 bytes a weight.
 PACKING_BYTES = 6
+# Measured for GPTQ: bytes for each element of the second moment of one input, mostly the three fp64
+# matrices of its inverse, and for each weight of the rows that are rounded together.
+MOMENT_BYTES = 32
+ROUNDED_BYTES = 20
 # The statistics square a linear's input in float64, which takes two copies beside the input.
 SQUARE_BYTES = 16
 
@@ -170,6 +175,7 @@ def project_peak(
     dtype_bytes: int,
     stored_bytes: int = STORED_BYTES,
     constant: int = 0,
+    rounding: str = "gptq",
 ) -> Projection:
     """Project the peak of ``quantize_model`` from the shape of a model.
 
@@ -179,6 +185,7 @@ def project_peak(
         dtype_bytes: of the type that layers are computed in: 4 on a CPU, 2 on a GPU.
         stored_bytes: of the type on disk; mapped pages count while a tensor is read. 0 on a GPU.
         constant: bytes that are left to be measured.
+        rounding: of weights, ``gptq`` or ``nearest`` (``comet.fmpq.options``).
     """
     layer = shapes.linear_weights // shapes.layers
     embedding = shapes.vocab * shapes.hidden
@@ -186,24 +193,44 @@ def project_peak(
     largest = shapes.hidden * max(shapes.intermediate, shapes.heads * shapes.head_dim)
     window = context * max(shapes.intermediate, shapes.hidden)
     tails = (windows * context // 1000 + 1) * 4 * (3 * shapes.hidden + shapes.intermediate)
+    moments, packing = 0, largest * PACKING_BYTES
+    if rounding == "gptq":
+        moments = 4 * (3 * shapes.hidden**2 + shapes.intermediate**2)
+        packing = max(_rounding_bytes(*sizes) for sizes in _linears(shapes))
     return Projection(
         phases={
             "embedding": embedding * (dtype_bytes + stored_bytes),
             "loading": layer * (dtype_bytes + stored_bytes),
-            "running": layer * dtype_bytes + window * (dtype_bytes + SQUARE_BYTES) + tails,
-            "packing": layer * (dtype_bytes + PACKED_BYTES) + largest * PACKING_BYTES + tails,
+            "running": layer * dtype_bytes
+            + window * (dtype_bytes + SQUARE_BYTES)
+            + tails
+            + moments,
+            "packing": layer * (dtype_bytes + PACKED_BYTES) + packing + tails + moments,
         },
         hidden_states=windows * context * shapes.hidden * dtype_bytes,
         constant=constant,
     )
 
 
-def projected_records(names: list[str], windows: int, context: int, **fields) -> list[Measurement]:
+def _linears(shapes: ModelShapes) -> list[tuple[int, int]]:
+    """(N, K) of the two largest linears."""
+    pair = (shapes.hidden, shapes.intermediate)
+    return [pair, pair[::-1]]
+
+
+def _rounding_bytes(n: int, k: int) -> int:
+    return MOMENT_BYTES * k * k + ROUNDED_BYTES * min(n, GPTQ_ROWS_AT_ONCE) * k
+
+
+def projected_records(
+    names: list[str], windows: int, context: int, rounding: str, **fields
+) -> list[Measurement]:
     """Modelled ``peak_memory`` of the named shapes, on a CPU in float32 and a GPU in bfloat16.
 
     Args:
         names: models of the table of shapes.
         windows, context: number of calibration windows and their tokens.
+        rounding: of weights.
         fields: provenance and environment of the records.
     """
     return [
@@ -229,6 +256,7 @@ def projected_records(names: list[str], windows: int, context: int, **fields) ->
                 "hidden_states_mib": projection.hidden_states / MIB,
                 "constant_mib": projection.constant / MIB,
                 "dtype": target.dtype,
+                "rounding": rounding,
             },
             **fields,
         )
@@ -242,6 +270,7 @@ def projected_records(names: list[str], windows: int, context: int, **fields) ->
                 target.dtype_bytes,
                 target.stored_bytes,
                 target.constant,
+                rounding,
             )
         ]
     ]

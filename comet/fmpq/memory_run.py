@@ -42,6 +42,7 @@ def measure_memory(
     Raises:
         UserError: too little space on the disk.
     """
+    options = FMPQOptions.from_config(config["fmpq"])
     shutil.rmtree(workspace, ignore_errors=True)
     check_space(random_shapes(entry.source), workspace, DISK)
     try:
@@ -50,7 +51,7 @@ def measure_memory(
             ModelFolder(workspace / entry.id),
             calibration,
             workspace / "checkpoint",
-            FMPQOptions.from_config(config["fmpq"]),
+            options,
             checkpoint="fmpq",
             model=entry.id,
             config=config,
@@ -63,6 +64,10 @@ def measure_memory(
     measured = [record for record in records if record.case["layer"] == "all"]
     common = {"environment": measured[0].environment, "provenance": measured[0].provenance}
     modelled = projected_records(
-        projected["shapes"], projected["windows"], projected["context"], **common
+        projected["shapes"],
+        projected["windows"],
+        projected["context"],
+        options.weight_rounding,
+        **common,
     )
     return measured + modelled
