@@ -68,6 +68,8 @@ class PeakMeter:
         self.seconds: float | None = None
         if self.device.type == "cuda":
             self.source = "torch.cuda.max_memory_allocated"
+            # Statistics cannot be reset before the allocator is there.
+            torch.cuda.init()
             torch.cuda.reset_peak_memory_stats(self.device)
             self.base = torch.cuda.memory_allocated(self.device)
         else:

@@ -36,8 +36,8 @@ def measure_memory(
         config, seed, device: as in ``quantize_model``.
 
     Returns:
-        ``peak_memory`` and ``quantize_time`` of the model, and a modelled ``peak_memory`` for each
-        projected shape. What is true of the values of random weights is left out.
+        ``peak_memory`` and ``quantize_time`` of the model, and a modelled ``peak_memory`` of the
+        same and of each projected shape. What random weights say of a layer is left out.
 
     Raises:
         UserError: too little space on the disk.
@@ -63,11 +63,11 @@ def measure_memory(
         shutil.rmtree(workspace, ignore_errors=True)
     measured = [record for record in records if record.case["layer"] == "all"]
     common = {"environment": measured[0].environment, "provenance": measured[0].provenance}
-    modelled = projected_records(
-        projected["shapes"],
-        projected["windows"],
-        projected["context"],
-        options.weight_rounding,
-        **common,
+    rounding = options.weight_rounding
+    same = projected_records(
+        [entry.source["shape"]], calibration.windows, calibration.context, rounding, **common
     )
-    return measured + modelled
+    larger = projected_records(
+        projected["shapes"], projected["windows"], projected["context"], rounding, **common
+    )
+    return measured + same + larger

@@ -93,6 +93,15 @@ def test_the_meter_sees_what_is_used_and_freed():
     assert again.peak - again.base < 32 * MIB
 
 
+@pytest.mark.gpu
+def test_the_meter_counts_what_the_allocator_of_a_gpu_hands_out():
+    meter = PeakMeter("cuda")
+    block = torch.ones(64 * MIB // 4, device="cuda")
+    del block
+    meter.stop()
+    assert meter.peak - meter.base == 64 * MIB
+
+
 def test_a_peak_that_cannot_be_reset_is_named(monkeypatch):
     def refuse(*_, **__):
         raise PermissionError
@@ -180,16 +189,18 @@ def test_a_random_model_is_measured_and_removed(tmp_path, text, monkeypatch, def
         ModelEntry.from_config("r", config),
         Calibration(text, "words", 2, 48),
         tmp_path / "work",
-        {"shapes": ["LLaMA-3-70B"], "windows": 2, "context": 48},
+        {"shapes": ["LLaMA-3-70B"], "windows": 4, "context": 48},
         default_config,
         seed=0,
         device="cpu",
     )
-    assert [(r.metric, r.origin, r.case["model"]) for r in records] == [
+    assert [(r.metric, r.origin, r.case["model"]) for r in records[:2]] == [
         ("peak_memory", "measured", "r"),
         ("quantize_time", "measured", "r"),
-        ("peak_memory", "modelled", "LLaMA-3-70B"),
-        ("peak_memory", "modelled", "LLaMA-3-70B"),
+    ]
+    assert [(r.metric, r.origin, r.case["model"], r.case["windows"]) for r in records[2:]] == [
+        *[("peak_memory", "modelled", "LLaMA-2-7B", 2)] * 2,
+        *[("peak_memory", "modelled", "LLaMA-3-70B", 4)] * 2,
     ]
     assert records[0].provenance["config"] == default_config
     assert not list(tmp_path.iterdir())
