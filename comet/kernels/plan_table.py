@@ -44,19 +44,19 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (32, 448, 32, True): Plan("T32x2", prefetch=8, dependent_launch=True),
     (32, 896, 64, False): Plan("T32s2", grid=264, shared_tiles=448),
     (32, 896, 64, True): Plan("T32x2", prefetch=8, dependent_launch=True),
-    (64, 64, 112, False): Plan("T64x1", split=3),
-    (64, 64, 112, True): Plan("T64x1", split=3),
+    (64, 64, 112, False): Plan("T64x1", split=5),
+    (64, 64, 112, True): Plan("T64x1", split=5, prefetch=2, dependent_launch=True),
     (64, 128, 64, False): Plan("T64x1", split=2),
     (64, 128, 64, True): Plan("T64x1", split=2),
     (64, 192, 32, False): Plan("T64x1"),
-    (64, 192, 32, True): Plan("T64x1", split=2, prefetch=2, dependent_launch=True),
+    (64, 192, 32, True): Plan("T64x1", prefetch=2, dependent_launch=True),
     (64, 240, 40, False): Plan("T64x1"),
     (64, 240, 40, True): Plan("T64x1"),
     (64, 448, 32, False): Plan("T64s2", grid=224),
-    (64, 448, 32, True): Plan("T64s2", grid=224, prefetch=2, dependent_launch=True),
-    (64, 896, 64, False): Plan("T64s2", grid=264, shared_tiles=184),
+    (64, 448, 32, True): Plan("T64s2", grid=224, prefetch=8, dependent_launch=True),
+    (64, 896, 64, False): Plan("T64s2", grid=264, shared_tiles=448),
     (64, 896, 64, True): Plan(
-        "T64s2", grid=264, shared_tiles=184, prefetch=8, dependent_launch=True
+        "T64s2", grid=264, shared_tiles=448, prefetch=8, dependent_launch=True
     ),
     (128, 64, 112, False): Plan("T128x2", split=3),
     (128, 64, 112, True): Plan("T128x2", split=3, prefetch=2, dependent_launch=True),
@@ -70,7 +70,7 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (128, 448, 32, True): Plan("T128d2", grid=112, prefetch=2, dependent_launch=True),
     (128, 896, 64, False): Plan("T128s3", grid=132, shared_tiles=167),
     (128, 896, 64, True): Plan(
-        "T128s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True
+        "T128s3", grid=132, shared_tiles=167, prefetch=2, dependent_launch=True
     ),
     (256, 64, 112, False): Plan("T128x2", split=2),
     (256, 64, 112, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True),

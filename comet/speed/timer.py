@@ -39,6 +39,9 @@ class TimerOptions:
         }
 
 
+DEFAULT = TimerOptions()
+
+
 def copies_past_l2(bytes_each: int, device: torch.device | None = None) -> int:
     """Copies of an input of this size that together exceed ``L2_MULTIPLE`` times the L2 cache."""
     l2 = torch.cuda.get_device_properties(device).L2_cache_size
@@ -46,7 +49,7 @@ def copies_past_l2(bytes_each: int, device: torch.device | None = None) -> int:
 
 
 def time_graph(
-    calls: Sequence[Callable[[], object]], options: TimerOptions = TimerOptions()
+    calls: Sequence[Callable[[], object]], options: TimerOptions = DEFAULT
 ) -> list[float]:
     """Time calls in turn.
 

@@ -5,9 +5,6 @@
 // bit for bit however K was split.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "comet/sm90/instance.cuh"
 #include "comet/sm90/ptx.cuh"
 
@@ -30,9 +27,13 @@ __device__ __forceinline__ float scaled(int sum4, int sum8, const TokenTerms& t)
 }
 
 __device__ __forceinline__ uint32_t pack_output(float low, float high, bool fp16) {
-  const __half2 half = __floats2half2_rn(low, high);
-  const __nv_bfloat162 brain = __floats2bfloat162_rn(low, high);
-  return fp16 ? reinterpret_cast<const uint32_t&>(half) : reinterpret_cast<const uint32_t&>(brain);
+  uint32_t packed;
+  if (fp16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
 }
 
 template <class I>
@@ -104,7 +105,7 @@ class Epilogue {
   // Two neighbouring tokens of two neighbouring channels.
   struct Place {
     uint32_t token_terms;
-    uint32_t channel_terms;
+    float scale0, bias0, scale1, bias1;
     int tokens_left;  // of the tile row, from this token on; none where the channel is padding
     uint16_t* out;
 
@@ -121,7 +122,11 @@ class Epilogue {
     const int own = (warpgroup * I::kRows + row) * kTileChannels + warp * 16 + lane / 4 * 2;
     Place place;
     place.token_terms = shared_ + I::kTokenTerms + (warpgroup * I::kTokens + token) * 16;
-    place.channel_terms = shared_ + I::kChannelTerms + own * 8;
+    const uint4 c = load_shared4(shared_ + I::kChannelTerms + own * 8);
+    place.scale0 = __uint_as_float(c.x);
+    place.bias0 = __uint_as_float(c.y);
+    place.scale1 = __uint_as_float(c.z);
+    place.bias1 = __uint_as_float(c.w);
     const uint4 tile = reload_shared4(shared_ + I::kPlace + warpgroup * 16);
     const int first_token = tile.x + token, channel = tile.y + own;
     place.tokens_left = channel < p_.channels ? p_.tokens - first_token : 0;
@@ -134,13 +139,10 @@ class Epilogue {
   __device__ __forceinline__ void finish_chunk(const Place& place, const int4& sum4,
                                                const int4& sum8) const {
     const TokenTerms t0 = terms_at(place.token_terms), t1 = terms_at(place.token_terms + 16);
-    const uint4 c = reload_shared4(place.channel_terms);
-    const float scale0 = __uint_as_float(c.x), bias0 = __uint_as_float(c.y);
-    const float scale1 = __uint_as_float(c.z), bias1 = __uint_as_float(c.w);
-    const float y00 = affine(scaled<kTwoClasses>(sum4.x, sum8.x, t0), scale0, bias0);
-    const float y10 = affine(scaled<kTwoClasses>(sum4.y, sum8.y, t1), scale0, bias0);
-    const float y01 = affine(scaled<kTwoClasses>(sum4.z, sum8.z, t0), scale1, bias1);
-    const float y11 = affine(scaled<kTwoClasses>(sum4.w, sum8.w, t1), scale1, bias1);
+    const float y00 = affine(scaled<kTwoClasses>(sum4.x, sum8.x, t0), place.scale0, place.bias0);
+    const float y10 = affine(scaled<kTwoClasses>(sum4.y, sum8.y, t1), place.scale0, place.bias0);
+    const float y01 = affine(scaled<kTwoClasses>(sum4.z, sum8.z, t0), place.scale1, place.bias1);
+    const float y11 = affine(scaled<kTwoClasses>(sum4.w, sum8.w, t1), place.scale1, place.bias1);
     // Branches around the arithmetic would serialise it; only the stores are predicated.
     const uint32_t first = pack_output(y00, y01, p_.fp16), second = pack_output(y10, y11, p_.fp16);
     if (place.tokens_left > 0) *reinterpret_cast<uint32_t*>(place.out) = first;

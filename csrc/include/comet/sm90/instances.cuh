@@ -21,7 +21,8 @@ using T32s2 = Instance<32, 2, 1, 2, 2, 0, 2, false, kStream>;
 using T64x1 = Instance<64, 1, 1, 1, 4, 16, 3, false, kCluster>;
 using T64x4 = Instance<64, 4, 1, 1, 4, 0, 1, true, kCluster>;
 using T64s2 = Instance<64, 2, 1, 1, 2, 0, 2, false, kStream>;
-using T64s4 = Instance<64, 4, 1, 1, 2, 0, 1, true, kStream>;
+using T64s3 = Instance<64, 3, 1, 1, 4, 16, 1, true, kStream>;
+using T64x3 = Instance<64, 3, 1, 1, 4, 16, 1, true, kCluster>;
 using T128x1 = Instance<128, 1, 1, 1, 4, 32, 2, false, kCluster>;
 using T128x2 = Instance<128, 2, 1, 1, 4, 32, 1, false, kCluster>;
 using T128s2 = Instance<128, 2, 1, 1, 4, 32, 1, true, kStream>;
@@ -33,8 +34,8 @@ using T256s2 = Instance<256, 2, 1, 1, 2, 32, 1, true, kStream>;
 
 // Every instance, in the order of its index.
 #define COMET_W4AX_INSTANCES(X)                                                              \
-  X(T8x1) X(T8x2) X(T16x1) X(T16x2) X(T16s2) X(T32x1) X(T32y1) X(T32x2) X(T32s2) X(T64x1) \
-  X(T64x4) X(T64s2) X(T64s4) X(T128x1) X(T128x2) X(T128s2) X(T128s3) X(T128d2) X(T256s2)
+  X(T8x1) X(T8x2) X(T16x1) X(T16x2) X(T16s2) X(T32x1) X(T32y1) X(T32x2) X(T32s2) X(T64x1) X(T64x3) \
+  X(T64x4) X(T64s2) X(T64s3) X(T128x1) X(T128x2) X(T128s2) X(T128s3) X(T128d2) X(T256s2)
 
 #define COMET_W4AX_EXTERN(name) \
   extern template int comet::sm90::launch_w4ax<comet::sm90::name>(const CometW4axArgs&, cudaStream_t);

@@ -78,6 +78,14 @@ int launch_w4ax(const CometW4axArgs& a, cudaStream_t stream) {
     if (a.split < 1 || a.split > kLargestCluster) return kCometBadOption;
     if (a.split > ceil_div(p.blocks, I::kStageBlocks)) return kCometBadOption;
     p.split = a.split;
+    p.last_int4 = p.split;
+    if (a.int4_blocks > 0 && a.int8_blocks > 0) {
+      const auto begin = [&](int rank) {
+        return slice_begin<I::kStageBlocks>(p.blocks, p.split, rank);
+      };
+      while (begin(p.last_int4 - 1) >= a.int4_blocks) --p.last_int4;
+      while (begin(p.first_int8 + 1) <= a.int4_blocks) ++p.first_int8;
+    }
     config.gridDim = tiles * a.split;
     if (a.split > 1) {
       cudaLaunchAttribute& cluster = attributes[config.numAttrs++];

@@ -21,6 +21,14 @@ __device__ __forceinline__ int run_begin(const GemmParams& p, int thread_block) 
   return (thread_block * p.share + min(thread_block, p.share_rest)) * p.share_unit;
 }
 
+// First K block of a rank of a cluster; K is cut at multiples of kUnit blocks.
+template <int kUnit>
+__host__ __device__ __forceinline__ int slice_begin(unsigned blocks, unsigned split,
+                                                    unsigned rank) {
+  const unsigned units = (blocks + kUnit - 1) / kUnit, begin = units * rank / split * kUnit;
+  return begin < blocks ? begin : blocks;
+}
+
 template <Schedule kSchedule>
 class WorkList;
 
@@ -29,20 +37,14 @@ class WorkList<Schedule::kCluster> {
  public:
   __device__ __forceinline__ explicit WorkList(const GemmParams& p) : p_(p) {}
 
-  // K is cut at multiples of `unit` blocks.
-  template <int kUnit>
-  __device__ __forceinline__ static int slice_begin(const GemmParams& p, int rank) {
-    const unsigned units = (p.blocks + kUnit - 1) / kUnit;
-    return min(static_cast<int>(units * rank / p.split) * kUnit, p.blocks);
-  }
-
   template <int kUnit>
   __device__ __forceinline__ bool next(Work& work) {
     if (done_) return false;
     done_ = true;
     const unsigned split = p_.split;
     const unsigned tile = blockIdx.x / split, rank = blockIdx.x % split;
-    work = {static_cast<int>(tile), slice_begin<kUnit>(p_, rank), slice_begin<kUnit>(p_, rank + 1)};
+    work = {static_cast<int>(tile), slice_begin<kUnit>(p_.blocks, p_.split, rank),
+            slice_begin<kUnit>(p_.blocks, p_.split, rank + 1)};
     return true;
   }
 

@@ -28,21 +28,30 @@ __device__ __forceinline__ void add(int4& a, const int4& b) {
 constexpr int kConsumerBarrier = 7;
 
 // Adds to `sums` the chunks at these addresses of every block of the cluster in first..last. Each
-// block starts with itself, so that they do not all read the same one at once; loads are issued
-// together, a remote one takes long.
+// block starts with itself, so that they do not all read the same one at once; loads of several
+// blocks are issued together, a remote one takes long.
 template <int kCount>
 __device__ __forceinline__ void add_peers(int4 (&sums)[kCount], const uint32_t (&address)[kCount],
-                                          uint32_t offset, unsigned rank, unsigned split, unsigned first,
-                                          unsigned last) {
-#pragma unroll 2
-  for (unsigned i = 0; i < split; ++i) {
-    const unsigned peer = rank + i < split ? rank + i : rank + i - split;
-    if (peer < first || peer >= last) continue;
-    int4 part[kCount];
+                                          uint32_t offset, unsigned rank, unsigned split,
+                                          unsigned first, unsigned last) {
+  constexpr int kPeers = 4;
+  for (unsigned base = 0; base < split; base += kPeers) {
+    int4 part[kPeers][kCount];
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) part[j] = load_peer4(peer_address(address[j] + offset, peer));
+    for (int i = 0; i < kPeers; ++i) {
+      const unsigned turn = rank + base + i, peer = turn < split ? turn : turn - split;
+      const bool wanted = base + i < split && peer >= first && peer < last;
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) add(sums[j], part[j]);
+      for (int j = 0; j < kCount; ++j) {
+        part[i][j] = {0, 0, 0, 0};
+        if (wanted) part[i][j] = load_peer4(peer_address(address[j] + offset, peer));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) add(sums[j], part[i][j]);
+    }
   }
 }
 
@@ -71,22 +80,9 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
   cluster_arrive();
   cluster_wait();
 
-  // Blocks first4..last4 hold INT4 sums, first8.. INT8 sums.
-  unsigned last4 = split, first8 = 0;
-  if (two) {
-    last4 = 0;
-    while (last4 < split &&
-           WorkList<Schedule::kCluster>::slice_begin<I::kStageBlocks>(p, last4) < p.int4_blocks) {
-      ++last4;
-    }
-    while (WorkList<Schedule::kCluster>::slice_begin<I::kStageBlocks>(p, first8 + 1) <=
-           p.int4_blocks) {
-      ++first8;
-    }
-  }
   // Units of one chunk of a warp; a warp takes several at a time.
   constexpr unsigned kUnits = I::kChunks * I::kConsumers / 32, kWarps = I::kConsumers / 32;
-  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : 4;
+  constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kTokens < 128 ? 2 : 4;
   const unsigned end = kUnits * (rank + 1) / split;
   bool arrived = false;
   for (unsigned unit = kUnits * rank / split + threadIdx.x / 32; unit < end;
@@ -97,8 +93,8 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
       address[j] = shared + min(unit + j * kWarps, end - 1) * 512 + threadIdx.x % 32 * 16;
     }
     int4 sum4[kBatch] = {}, sum8[kBatch] = {};
-    add_peers(sum4, address, 0, rank, split, 0, last4);
-    if (two) add_peers(sum8, address, I::kClassBytes, rank, split, first8, split);
+    add_peers(sum4, address, 0, rank, split, 0, p.last_int4);
+    if (two) add_peers(sum8, address, I::kClassBytes, rank, split, p.first_int8, split);
     if (unit + kBatch * kWarps >= end) {
       cluster_arrive();  // before the stores: peers wait for reads only
       arrived = true;
