@@ -1,29 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny inputs, and one finished run that many tests look at."""
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from runner import Inputs, Workflow, passages, write_model
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items) -> None:
-    """One worker for this folder, so that its tests share the finished run."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("workflow"))
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other test processes out of a folder that they share."""
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory) -> Inputs:
+def shared(tmp_path_factory, worker_id) -> Path:
+    """A folder that all test processes of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "workflow"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def inputs(shared) -> Inputs:
     """A model of two layers, forty passages, and the configuration that names them."""
-    folder = tmp_path_factory.mktemp("inputs")
-    write_model(folder / "model")
-    lines = [json.dumps(row) for row in passages()]
-    (folder / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    folder = shared / "inputs"
+    with alone(folder):
+        if not folder.exists():
+            write_model(folder / "model")
+            lines = [json.dumps(row) for row in passages()]
+            (folder / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     source = {"kind": "file", "path": str(folder / "text.jsonl"), "format": "jsonl"}
     config = {
         "machine": "local-tiny",
@@ -59,8 +72,17 @@ def workflow(tmp_path, inputs) -> Workflow:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, inputs) -> Workflow:
-    """One whole run to the report, shared by the tests that only look at it."""
-    done = Workflow(tmp_path_factory.mktemp("finished"), inputs.config)
-    done.output = done.run("report")
+def finished_run(shared, inputs) -> Workflow:
+    """One whole run to the report, made once; for tests that only read what it left."""
+    done = Workflow(shared / "finished", inputs.config)
+    with alone(done.directory):
+        if not done.path("report.html").exists():
+            done.run("report")
     return done
+
+
+@pytest.fixture
+def finished(finished_run) -> Iterator[Workflow]:
+    """The finished run, for a test that starts Snakemake in it."""
+    with alone(finished_run.directory):
+        yield finished_run

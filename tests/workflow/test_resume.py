@@ -27,7 +27,7 @@ def without_times(records: list[dict]) -> list[dict]:
     return plain
 
 
-def test_sigint_then_the_same_command(workflow, finished):
+def test_sigint_then_the_same_command(workflow, finished_run):
     output = workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGINT)
     assert "100%" not in output
     before = done_records(workflow)
@@ -36,18 +36,18 @@ def test_sigint_then_the_same_command(workflow, finished):
     after = done_records(workflow)
     assert all(after[path] == time for path, time in before.items())
     assert without_times(workflow.records("accuracy")) == without_times(
-        finished.records("accuracy")
+        finished_run.records("accuracy")
     )
 
 
-def test_sigkill_then_unlock_and_the_same_command(workflow, finished):
+def test_sigkill_then_unlock_and_the_same_command(workflow, finished_run):
     workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGKILL)
     assert "LockException" in workflow.run("accuracy", expect=1)
     workflow.run("accuracy", options=("--unlock",))
     workflow.run("accuracy")
     assert without_times(workflow.records("accuracy")) == without_times(
-        finished.records("accuracy")
+        finished_run.records("accuracy")
     )
     quantized = workflow.path("quantized", "tiny", "fmpq", "statistics.safetensors")
-    same = finished.path("quantized", "tiny", "fmpq", "statistics.safetensors")
+    same = finished_run.path("quantized", "tiny", "fmpq", "statistics.safetensors")
     assert quantized.read_bytes() == same.read_bytes()
