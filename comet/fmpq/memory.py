@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from comet.fmpq.options import WEIGHT_ROUNDINGS
 from comet.fmpq.weights import GPTQ_ROWS_AT_ONCE
 from comet.measurements import Measurement
 from comet.models.shapes import ModelShapes, shapes_of
@@ -18,9 +19,9 @@ STORED_BYTES = 2
 PACKED_BYTES = 0.5 + 2 / 128
 # Measured: packing and checking one linear weight of 4096 x 11008 takes 6 bytes a weight.
 PACKING_BYTES = 6
-# Measured for GPTQ: bytes for each element of the second moment of one input, mostly the three fp64
-# matrices of its inverse, and for each weight of the rows that are rounded together.
-MOMENT_BYTES = 32
+# Measured for GPTQ: bytes for each element of the second moment of one input (three matrices in
+# fp64 and three in fp32), and for each weight of the rows that are rounded together.
+MOMENT_BYTES = 36
 ROUNDED_BYTES = 20
 # The statistics square a linear's input in float64, which takes two copies beside the input.
 SQUARE_BYTES = 16
@@ -42,7 +43,8 @@ class Target:
     constant: int
 
 
-# Constants of runs on two layers as wide as those of LLaMA-2-7B.
+# The constant of a CPU is of a run on two layers as wide as those of LLaMA-2-7B, rounded to the
+# nearest. The allocator of a GPU counts tensors alone, which the phases hold.
 TARGETS = {
     "cpu": Target("float32", 4, STORED_BYTES, 446 * MIB),
     "cuda": Target("bfloat16", 2, 0, 0),
@@ -224,15 +226,14 @@ def _rounding_bytes(n: int, k: int) -> int:
     return MOMENT_BYTES * k * k + ROUNDED_BYTES * min(n, GPTQ_ROWS_AT_ONCE) * k
 
 
-def projected_records(
-    names: list[str], windows: int, context: int, rounding: str, **fields
-) -> list[Measurement]:
-    """Modelled ``peak_memory`` of the named shapes, on a CPU in float32 and a GPU in bfloat16.
+def projected_records(names: list[str], windows: int, context: int, **fields) -> list[Measurement]:
+    """Modelled ``peak_memory`` of the named shapes, for both roundings of weights.
+
+    On a CPU layers are computed in float32, on a GPU in bfloat16.
 
     Args:
         names: models of the table of shapes.
         windows, context: number of calibration windows and their tokens.
-        rounding: of weights.
         fields: provenance and environment of the records.
     """
     return [
@@ -246,6 +247,7 @@ def projected_records(
                 "device": device,
                 "windows": windows,
                 "context": context,
+                "rounding": rounding,
             },
             metric="peak_memory",
             unit="MiB",
@@ -253,17 +255,17 @@ def projected_records(
             samples=[projection.peak / MIB],
             method={
                 "what": "peak above what was in use before the model was opened: the largest "
-                "phase, the hidden states and a measured constant",
+                "phase, the hidden states and a constant",
                 "phases_mib": {key: size / MIB for key, size in projection.phases.items()},
                 "hidden_states_mib": projection.hidden_states / MIB,
                 "constant_mib": projection.constant / MIB,
                 "dtype": target.dtype,
-                "rounding": rounding,
             },
             **fields,
         )
         for name in names
         for device, target in TARGETS.items()
+        for rounding in WEIGHT_ROUNDINGS
         for projection in [
             project_peak(
                 shapes_of(name),

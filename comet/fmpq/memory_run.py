@@ -42,7 +42,6 @@ def measure_memory(
     Raises:
         UserError: too little space on the disk.
     """
-    options = FMPQOptions.from_config(config["fmpq"])
     shutil.rmtree(workspace, ignore_errors=True)
     check_space(random_shapes(entry.source), workspace, DISK)
     try:
@@ -51,7 +50,7 @@ def measure_memory(
             ModelFolder(workspace / entry.id),
             calibration,
             workspace / "checkpoint",
-            options,
+            FMPQOptions.from_config(config["fmpq"]),
             checkpoint="fmpq",
             model=entry.id,
             config=config,
@@ -63,11 +62,10 @@ def measure_memory(
         shutil.rmtree(workspace, ignore_errors=True)
     measured = [record for record in records if record.case["layer"] == "all"]
     common = {"environment": measured[0].environment, "provenance": measured[0].provenance}
-    rounding = options.weight_rounding
     same = projected_records(
-        [entry.source["shape"]], calibration.windows, calibration.context, rounding, **common
+        [entry.source["shape"]], calibration.windows, calibration.context, **common
     )
     larger = projected_records(
-        projected["shapes"], projected["windows"], projected["context"], rounding, **common
+        projected["shapes"], projected["windows"], projected["context"], **common
     )
     return measured + same + larger

@@ -158,14 +158,17 @@ def test_projection_counts_the_second_moments_of_gptq():
     assert gptq.phases["loading"] == nearest.phases["loading"]
 
 
-@pytest.mark.parametrize("rounding", WEIGHT_ROUNDINGS)
-def test_projected_records_fit_the_machines_of_the_claim(rounding):
+def test_projected_records_fit_the_machines_of_the_claim():
     names = ["LLaMA-2-7B", "LLaMA-3-70B", "Qwen2-72B"]
-    records = projected_records(names, 128, 2048, rounding, environment={}, provenance={})
-    peaks = {(r.case["model"], r.case["device"]): r.median / 1024 for r in records}
-    assert len(peaks) == 6 and all(r.origin == "modelled" for r in records)
-    assert peaks["LLaMA-2-7B", "cpu"] < 24
-    assert peaks["LLaMA-3-70B", "cuda"] < 80 * 0.93
+    records = projected_records(names, 128, 2048, environment={}, provenance={})
+    peaks = {
+        (r.case["model"], r.case["device"], r.case["rounding"]): r.median / 1024 for r in records
+    }
+    assert len(peaks) == 12 and all(r.origin == "modelled" for r in records)
+    for rounding in WEIGHT_ROUNDINGS:
+        assert peaks["LLaMA-2-7B", "cpu", rounding] < 24
+        # A GPU of 80 GB has 74.5 GiB, some of which the driver takes.
+        assert peaks["LLaMA-3-70B", "cuda", rounding] < 70
     for record in records:
         assert max(record.method["phases_mib"].values()) < record.median
 
@@ -199,8 +202,8 @@ def test_a_random_model_is_measured_and_removed(tmp_path, text, monkeypatch, def
         ("quantize_time", "measured", "r"),
     ]
     assert [(r.metric, r.origin, r.case["model"], r.case["windows"]) for r in records[2:]] == [
-        *[("peak_memory", "modelled", "LLaMA-2-7B", 2)] * 2,
-        *[("peak_memory", "modelled", "LLaMA-3-70B", 4)] * 2,
+        *[("peak_memory", "modelled", "LLaMA-2-7B", 2)] * 4,
+        *[("peak_memory", "modelled", "LLaMA-3-70B", 4)] * 4,
     ]
     assert records[0].provenance["config"] == default_config
     assert not list(tmp_path.iterdir())
