@@ -54,6 +54,7 @@ COMET_API int comet_w4ax_sm80_instance(int index, CometW4axSm80Instance* instanc
 }
 
 COMET_API int comet_w4ax_sm80(const CometW4axSm80Args* args, cudaStream_t stream) {
+  if (args == nullptr) return kCometBadStructSize;
   const int status = comet::sm80::check(*args);
   if (status != kCometOk) return status;
   return comet::sm80::kEntries[args->instance].launch(*args, stream);
