@@ -2,6 +2,7 @@
 """A whole run on tiny inputs: what it leaves behind, and that a second one does nothing."""
 
 import json
+import os
 import xml.etree.ElementTree as ET
 
 from comet.measurements import read_records
@@ -34,6 +35,22 @@ def test_each_job_has_its_own_log_and_nothing_half_written(finished):
 
 def test_a_second_run_does_nothing(finished):
     assert "Nothing to be done" in finished.run("report")
+
+
+def test_records_of_the_target_memory_are_joined_and_never_made_on_the_way(finished):
+    apart = finished.path("records", "memory", "random-llama-2-7b.jsonl")
+    apart.parent.mkdir()
+    record = finished.records("quantize")[0]
+    record["case"] = {"model": "random-llama-2-7b", "layer": "all", "method": "fmpq"}
+    apart.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    os.utime(apart, (0, 0))
+    try:
+        assert "rule measure_memory" not in finished.run("report", options=("--dry-run",))
+        finished.run(str(finished.path("quantize.jsonl").relative_to(finished.directory)))
+        assert record["case"] in [row["case"] for row in finished.records("quantize")]
+    finally:
+        apart.unlink()
+        finished.run("report")
 
 
 def test_a_changed_setting_reruns_what_depends_on_it(finished, inputs):

@@ -13,6 +13,8 @@ rule gather:
         kind="|".join(KINDS),
     conda:
         "../../environment.yml"
+    params:
+        besides=gathered_besides,
     script:
         "../scripts/gather.py"
 

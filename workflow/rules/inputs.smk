@@ -109,7 +109,7 @@ def reference_files(kinds):
     return [str(path) for path in files if path.is_file()]
 
 
-# Made by the target memory alone; joined to the other records where they are there already.
+# Made by the target memory alone.
 MEMORY_RECORDS = [
     own_path("records", "memory", f"{model}.jsonl")
     for model in config["memory"]["models"]
@@ -117,10 +117,18 @@ MEMORY_RECORDS = [
 
 
 def gathered(wildcards):
-    records = [result_path("records", name) for name in KINDS[wildcards.kind]]
-    if wildcards.kind == "quantize":
-        records += [path for path in MEMORY_RECORDS if Path(path).is_file()]
-    return records
+    return [result_path("records", name) for name in KINDS[wildcards.kind]]
+
+
+def gathered_besides(wildcards):
+    """Records that no target but their own makes, joined where they are there, with their times.
+
+    They are parameters: as inputs they would be made again under every target when they get old.
+    """
+    if wildcards.kind != "quantize":
+        return {}
+    paths = [Path(path) for path in MEMORY_RECORDS]
+    return {str(path): path.stat().st_mtime_ns for path in paths if path.is_file()}
 
 
 def gathered_kinds(kinds):

@@ -5,4 +5,5 @@ from comet.logs import logged
 from comet.measurements import gather
 
 with logged(snakemake):
-    print(f"{gather(snakemake.input, snakemake.output[0])} records")
+    paths = [*snakemake.input, *snakemake.params.besides]
+    print(f"{gather(paths, snakemake.output[0])} records")
