@@ -8,82 +8,100 @@ from comet.kernels.w4ax_call import Plan
 
 TABLE_SMS = 132
 TABLE: dict[tuple[int, int, int, bool], Plan] = {
-    (8, 64, 112, False): Plan("T8x2", split=3),
-    (8, 64, 112, True): Plan("T8x1", split=6, prefetch=2, dependent_launch=True),
-    (8, 128, 64, False): Plan("T8x1"),
-    (8, 128, 64, True): Plan("T8x1"),
+    (8, 64, 112, False): Plan("T8x1", split=4),
+    (8, 64, 112, True): Plan("T8x1", split=2, prefetch=2, dependent_launch=True),
+    (8, 128, 64, False): Plan("T8x1", split=2),
+    (8, 128, 64, True): Plan("T8x2", split=2, prefetch=2, dependent_launch=True),
     (8, 192, 32, False): Plan("T8x1"),
-    (8, 192, 32, True): Plan("T8x1"),
+    (8, 192, 32, True): Plan("T8x2", prefetch=2, dependent_launch=True),
     (8, 240, 40, False): Plan("T8x1"),
-    (8, 240, 40, True): Plan("T8x1"),
+    (8, 240, 40, True): Plan("T8x2", prefetch=2, dependent_launch=True),
     (8, 448, 32, False): Plan("T16x1"),
-    (8, 448, 32, True): Plan("T8x2", prefetch=8, dependent_launch=True),
+    (8, 448, 32, True): Plan("T8x2", prefetch=8, dependent_launch=True, early_trigger=True),
     (8, 896, 64, False): Plan("T16x1"),
-    (8, 896, 64, True): Plan("T8x1", prefetch=8, dependent_launch=True),
-    (16, 64, 112, False): Plan("T16x2", split=3),
-    (16, 64, 112, True): Plan("T16x1", split=6, prefetch=2, dependent_launch=True),
+    (8, 896, 64, True): Plan("T8x1", prefetch=8, dependent_launch=True, early_trigger=True),
+    (16, 64, 112, False): Plan("T16x1", split=5),
+    (16, 64, 112, True): Plan("T16x1", split=3, prefetch=8, dependent_launch=True),
     (16, 128, 64, False): Plan("T16x2", split=2),
-    (16, 128, 64, True): Plan("T16x2", split=2),
+    (16, 128, 64, True): Plan("T16x1", split=2, prefetch=2, dependent_launch=True),
     (16, 192, 32, False): Plan("T16x2"),
-    (16, 192, 32, True): Plan("T16x2"),
+    (16, 192, 32, True): Plan("T16x2", prefetch=2, dependent_launch=True),
     (16, 240, 40, False): Plan("T16x1"),
-    (16, 240, 40, True): Plan("T16x1"),
+    (16, 240, 40, True): Plan("T16s2", grid=120, prefetch=2, dependent_launch=True),
     (16, 448, 32, False): Plan("T16x1"),
-    (16, 448, 32, True): Plan("T16x2", prefetch=8, dependent_launch=True),
+    (16, 448, 32, True): Plan("T16x2", prefetch=8, dependent_launch=True, early_trigger=True),
     (16, 896, 64, False): Plan("T16x1"),
-    (16, 896, 64, True): Plan("T16x1", prefetch=8, dependent_launch=True),
+    (16, 896, 64, True): Plan("T16x1", prefetch=8, dependent_launch=True, early_trigger=True),
     (32, 64, 112, False): Plan("T32y1", split=3),
-    (32, 64, 112, True): Plan("T32y1", split=3),
+    (32, 64, 112, True): Plan(
+        "T32y1", split=5, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (32, 128, 64, False): Plan("T32y1", split=2),
-    (32, 128, 64, True): Plan("T32y1", split=2),
+    (32, 128, 64, True): Plan("T32x2", split=2, prefetch=2, dependent_launch=True),
     (32, 192, 32, False): Plan("T32y1"),
-    (32, 192, 32, True): Plan("T32y1", prefetch=2, dependent_launch=True),
+    (32, 192, 32, True): Plan("T32x2", prefetch=2, dependent_launch=True),
     (32, 240, 40, False): Plan("T32y1"),
-    (32, 240, 40, True): Plan("T32y1"),
+    (32, 240, 40, True): Plan("T32x2", prefetch=2, dependent_launch=True),
     (32, 448, 32, False): Plan("T32s2", grid=224),
-    (32, 448, 32, True): Plan("T32x2", prefetch=8, dependent_launch=True),
-    (32, 896, 64, False): Plan("T32s2", grid=264, shared_tiles=448),
-    (32, 896, 64, True): Plan("T32x2", prefetch=8, dependent_launch=True),
+    (32, 448, 32, True): Plan("T32x2", prefetch=8, dependent_launch=True, early_trigger=True),
+    (32, 896, 64, False): Plan("T32x2"),
+    (32, 896, 64, True): Plan("T32x2", prefetch=8, dependent_launch=True, early_trigger=True),
     (64, 64, 112, False): Plan("T64x1", split=5),
-    (64, 64, 112, True): Plan("T64x1", split=5, prefetch=2, dependent_launch=True),
+    (64, 64, 112, True): Plan(
+        "T64x1", split=5, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (64, 128, 64, False): Plan("T64x1", split=2),
     (64, 128, 64, True): Plan("T64x1", split=2),
     (64, 192, 32, False): Plan("T64x1"),
-    (64, 192, 32, True): Plan("T64x1", prefetch=2, dependent_launch=True),
+    (64, 192, 32, True): Plan("T64x1", prefetch=2, dependent_launch=True, early_trigger=True),
     (64, 240, 40, False): Plan("T64x1"),
     (64, 240, 40, True): Plan("T64x1"),
     (64, 448, 32, False): Plan("T64s2", grid=224),
-    (64, 448, 32, True): Plan("T64s2", grid=224, prefetch=8, dependent_launch=True),
-    (64, 896, 64, False): Plan("T64s2", grid=264, shared_tiles=448),
+    (64, 448, 32, True): Plan(
+        "T64s2", grid=224, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
+    (64, 896, 64, False): Plan("T64s3", grid=132, shared_tiles=167),
     (64, 896, 64, True): Plan(
-        "T64s2", grid=264, shared_tiles=448, prefetch=8, dependent_launch=True
+        "T64s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True, early_trigger=True
     ),
     (128, 64, 112, False): Plan("T128x2", split=3),
     (128, 64, 112, True): Plan("T128x2", split=3, prefetch=2, dependent_launch=True),
     (128, 128, 64, False): Plan("T128x2", split=2),
-    (128, 128, 64, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True),
-    (128, 192, 32, False): Plan("T128x2"),
+    (128, 128, 64, True): Plan(
+        "T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
+    (128, 192, 32, False): Plan("T128x1"),
     (128, 192, 32, True): Plan("T128x2", prefetch=2, dependent_launch=True),
     (128, 240, 40, False): Plan("T128x2"),
     (128, 240, 40, True): Plan("T128x2", prefetch=2, dependent_launch=True),
     (128, 448, 32, False): Plan("T128d2", grid=112),
-    (128, 448, 32, True): Plan("T128d2", grid=112, prefetch=2, dependent_launch=True),
+    (128, 448, 32, True): Plan(
+        "T128d2", grid=112, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (128, 896, 64, False): Plan("T128s3", grid=132, shared_tiles=167),
     (128, 896, 64, True): Plan(
-        "T128s3", grid=132, shared_tiles=167, prefetch=2, dependent_launch=True
+        "T128s3", grid=132, shared_tiles=167, prefetch=2, dependent_launch=True, early_trigger=True
     ),
     (256, 64, 112, False): Plan("T128x2", split=2),
     (256, 64, 112, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True),
-    (256, 128, 64, False): Plan("T128x2"),
-    (256, 128, 64, True): Plan("T128x2", prefetch=2, dependent_launch=True),
+    (256, 128, 64, False): Plan("T128s2", grid=128),
+    (256, 128, 64, True): Plan("T128x2", prefetch=2, dependent_launch=True, early_trigger=True),
     (256, 192, 32, False): Plan("T128s3", grid=128),
-    (256, 192, 32, True): Plan("T128s3", grid=128, prefetch=2, dependent_launch=True),
+    (256, 192, 32, True): Plan(
+        "T128s3", grid=128, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 240, 40, False): Plan("T256s2", grid=120),
-    (256, 240, 40, True): Plan("T256s2", grid=120, prefetch=2, dependent_launch=True),
+    (256, 240, 40, True): Plan(
+        "T256s2", grid=120, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 448, 32, False): Plan("T256s2", grid=132),
-    (256, 448, 32, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
+    (256, 448, 32, True): Plan(
+        "T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 896, 64, False): Plan("T256s2", grid=132, shared_tiles=184),
-    (256, 896, 64, True): Plan("T256s2", grid=132, shared_tiles=184),
+    (256, 896, 64, True): Plan(
+        "T256s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (512, 64, 112, False): Plan("T128x2"),
     (512, 64, 112, True): Plan("T128x2", prefetch=2, dependent_launch=True),
     (512, 128, 64, False): Plan("T256s2", grid=128),

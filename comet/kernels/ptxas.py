@@ -9,8 +9,9 @@ _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
-# C7508: setmaxnreg ignored. C7510: wgmma serialised. Either halves a kernel without failing it.
-_PERFORMANCE = re.compile(r"^.*\(?C75(?:08|10)\)?.*$", re.MULTILINE)
+# C7508: setmaxnreg ignored. C7510 to C7518, C7520: wgmma serialised, for one reason or another.
+# Either halves a kernel without failing it.
+_PERFORMANCE = re.compile(r"^.*\(?C75(?:08|1[0-8]|20)\)?.*$", re.MULTILINE)
 
 
 @dataclass
@@ -57,5 +58,5 @@ def kernel_resources(text: str) -> list[KernelResources]:
 
 
 def performance_warnings(text: str) -> list[str]:
-    """Lines that report serialised wgmma (C7510) or an ignored setmaxnreg (C7508)."""
+    """Lines that report serialised wgmma (C7510 and its kin) or an ignored setmaxnreg (C7508)."""
     return [line.strip() for line in _PERFORMANCE.findall(text)]

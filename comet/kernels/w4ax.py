@@ -50,6 +50,20 @@ def prepare_weight(weight: PackedWeight, device: torch.device | str) -> Prepared
     """
     if weight.scale_kind != "group_int":
         raise UserError(f"weight scale_kind is {weight.scale_kind!r}; it must be 'group_int'")
+    check_weight(weight)
+    fields = [
+        t.to(device).contiguous() for t in (weight.codes, weight.group_scale, weight.group_zero)
+    ]
+    tile = w4ax_call.tile_weights if fields[0].is_cuda else layout_sm90.tile_weights
+    return PreparedWeight(weight.layout, tile(*fields), weight.channel_scale.float().to(device))
+
+
+def check_weight(weight: PackedWeight) -> None:
+    """Check N and K against the limits of the kernels.
+
+    Raises:
+        UserError: one is outside.
+    """
     if weight.out_features % CHANNEL_ALIGN:
         raise UserError(
             f"weight has {weight.out_features} output channels; they must be a multiple of "
@@ -59,11 +73,6 @@ def prepare_weight(weight: PackedWeight, device: torch.device | str) -> Prepared
         raise UserError(
             f"weight has {weight.layout.channels} input channels; the limit is {MAX_BLOCKS * BLOCK}"
         )
-    fields = [
-        t.to(device).contiguous() for t in (weight.codes, weight.group_scale, weight.group_zero)
-    ]
-    tile = w4ax_call.tile_weights if fields[0].is_cuda else layout_sm90.tile_weights
-    return PreparedWeight(weight.layout, tile(*fields), weight.channel_scale.float().to(device))
 
 
 def w4ax_linear(
@@ -177,10 +186,15 @@ def _check(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, dtype
     }
     for name, (tensor, kind, shape) in expected.items():
         if tensor is not None:
-            _check_tensor(name, tensor, kind, shape, operand.device)
+            check_tensor(name, tensor, kind, shape, operand.device)
 
 
-def _check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple, device) -> None:
+def check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple, device) -> None:
+    """Check one tensor argument.
+
+    Raises:
+        UserError: dtype, shape, device or strides differ; names the argument, both values.
+    """
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device:
         raise UserError(
             f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; it must be "

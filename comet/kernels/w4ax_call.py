@@ -33,6 +33,7 @@ class W4axArgs(ctypes.Structure):
                 "shared_tiles",
                 "prefetch",
                 "dependent_launch",
+                "early_trigger",
             )
         ),
         *(
@@ -122,6 +123,7 @@ class Plan:
     shared_tiles: int = 0
     prefetch: int = 0
     dependent_launch: bool = False
+    early_trigger: bool = False
 
 
 @cache
@@ -194,38 +196,62 @@ def w4ax(
     """
     library = load_for(out.device)
     instance = instances(library)[plan.instance]
-    launcher = library.function("comet_w4ax_sm90", ctypes.POINTER(W4axArgs), ctypes.c_void_p)
     with torch.cuda.device(out.device):
         stream = torch.cuda.current_stream().cuda_stream
-        partials = flags = None
+        arguments = _arguments(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, out)
+        for name in ("split", "grid", "shared_tiles", "prefetch", "early_trigger"):
+            setattr(arguments, name, getattr(plan, name))
+        arguments.instance = instance.index
+        arguments.dependent_launch = plan.dependent_launch
         if plan.shared_tiles:
             workspace = _workspace(library, out.device, stream)
-            partials = workspace.sums(plan.grid * instance.partial_bytes)
-            flags = workspace.flags(plan.grid * instance.warpgroups)
-        arguments = W4axArgs(
-            size=ctypes.sizeof(W4axArgs),
-            dtype=DTYPES.index(out.dtype),
-            tokens=out.shape[0],
-            channels=out.shape[1],
-            int4_blocks=int4_blocks,
-            int8_blocks=tiles.shape[1] - int4_blocks,
-            instance=instance.index,
-            split=plan.split,
-            grid=plan.grid,
-            shared_tiles=plan.shared_tiles,
-            prefetch=plan.prefetch,
-            dependent_launch=plan.dependent_launch,
-            activations=operand.data_ptr(),
-            scales=scales.data_ptr(),
-            sums=sums.data_ptr(),
-            weights=tiles.data_ptr(),
-            channel_scale=channel_scale.data_ptr(),
-            bias=None if bias is None else bias.data_ptr(),
-            out=out.data_ptr(),
-            partials=partials,
-            flags=flags,
-        )
-        library.check(launcher(ctypes.byref(arguments), stream), "comet_w4ax_sm90")
+            arguments.partials = workspace.sums(plan.grid * instance.partial_bytes)
+            arguments.flags = workspace.flags(plan.grid * instance.warpgroups)
+        _launch(library, "comet_w4ax_sm90", arguments, stream)
+
+
+def w4ax_block_scaled(
+    operand: Tensor,
+    scales: Tensor,
+    sums: Tensor,
+    tiles: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    dependent_launch: bool,
+) -> None:
+    """Launch one GEMM with a scale per block on both sides; as ``w4ax``."""
+    library = load_for(out.device)
+    with torch.cuda.device(out.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        arguments = _arguments(operand, scales, sums, tiles, weight_scale, bias, 0, out)
+        arguments.dependent_launch = dependent_launch
+        _launch(library, "comet_w4ax_block_scaled_sm90", arguments, stream)
+
+
+def _arguments(
+    operand, scales, sums, tiles, channel_scale, bias, int4_blocks: int, out: Tensor
+) -> W4axArgs:
+    return W4axArgs(
+        size=ctypes.sizeof(W4axArgs),
+        dtype=DTYPES.index(out.dtype),
+        tokens=out.shape[0],
+        channels=out.shape[1],
+        int4_blocks=int4_blocks,
+        int8_blocks=tiles.shape[1] - int4_blocks,
+        activations=operand.data_ptr(),
+        scales=scales.data_ptr(),
+        sums=sums.data_ptr(),
+        weights=tiles.data_ptr(),
+        channel_scale=channel_scale.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        out=out.data_ptr(),
+    )
+
+
+def _launch(library: Library, name: str, arguments: W4axArgs, stream: int) -> None:
+    launcher = library.function(name, ctypes.POINTER(W4axArgs), ctypes.c_void_p)
+    library.check(launcher(ctypes.byref(arguments), stream), name)
 
 
 class _Workspace:

@@ -48,7 +48,7 @@ def candidates(
     """Plans worth timing: instances that fit M, splits that run at once, shares that balance."""
     bucket = bucket_of(m)
     for name, instance in available.items():
-        if instance.tokens > max(16, bucket) or instance.tokens < min(bucket, 128):
+        if not min(bucket // 2, 128) <= instance.tokens <= max(16, bucket):
             continue
         tiles, slots = instance.tiles(m, n), sms * instance.residency
         if not instance.stream:
@@ -101,9 +101,10 @@ def best_plans(layer: Layer, m: int, sms: int, available) -> dict[bool, tuple[Pl
     layer.set_tokens(m)
     plain = list(candidates(m, layer.n, layer.blocks, sms, available))
     overlapping = [
-        replace(plan, dependent_launch=True, prefetch=prefetch)
+        replace(plan, dependent_launch=True, prefetch=prefetch, early_trigger=early)
         for plan in plain
         for prefetch in PREFETCHES
+        for early in (False, True)
     ]
     found = {}
     for allowed, plans in ((False, plain), (True, overlapping)):

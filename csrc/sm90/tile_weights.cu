@@ -46,7 +46,7 @@ __global__ void tile_weights_kernel(CometTileWeightsArgs a) {
 }  // namespace comet::sm90
 
 COMET_API int comet_tile_weights_sm90(const CometTileWeightsArgs* args, cudaStream_t stream) {
-  if (args->size != sizeof(CometTileWeightsArgs)) return kCometBadStructSize;
+  if (args == nullptr || args->size != sizeof(CometTileWeightsArgs)) return kCometBadStructSize;
   if (args->channels < 1 || args->blocks < 1) return kCometBadShape;
   if (args->codes == nullptr || args->group_scale == nullptr || args->group_zero == nullptr ||
       args->tiles == nullptr) {

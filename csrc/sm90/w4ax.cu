@@ -17,30 +17,6 @@ const Entry kEntries[] = {COMET_W4AX_INSTANCES(COMET_W4AX_ENTRY)};
 #undef COMET_W4AX_ENTRY
 constexpr int kCount = sizeof(kEntries) / sizeof(kEntries[0]);
 
-bool aligned(const void* pointer, uintptr_t bytes) {
-  return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
-int check(const CometW4axArgs& a) {
-  if (a.size != sizeof(CometW4axArgs)) return kCometBadStructSize;
-  if (a.dtype != kFp16 && a.dtype != kBf16) return kCometBadDtype;
-  if (a.tokens < 1 || a.channels < 8 || a.channels % 8 != 0) return kCometBadShape;
-  if (a.int4_blocks < 0 || a.int8_blocks < 0) return kCometBadShape;
-  // int32 sums: 128 * |q| <= 128 * |x| <= 127 a block must stay below 2^31.
-  if (a.int4_blocks + a.int8_blocks < 1 || a.int4_blocks + a.int8_blocks > 1024) {
-    return kCometBadShape;
-  }
-  if (a.instance < 0 || a.instance >= kCount) return kCometBadOption;
-  for (const void* pointer : {a.activations, a.weights, static_cast<const void*>(a.out)}) {
-    if (!aligned(pointer, 16)) return kCometBadPointer;
-  }
-  for (const void* pointer : {static_cast<const void*>(a.scales), static_cast<const void*>(a.sums),
-                              static_cast<const void*>(a.channel_scale)}) {
-    if (!aligned(pointer, 4)) return kCometBadPointer;
-  }
-  return kCometOk;
-}
-
 }  // namespace
 }  // namespace comet::sm90
 
@@ -61,7 +37,9 @@ COMET_API int comet_w4ax_instance(int index, CometW4axInstance* instance) {
 }
 
 COMET_API int comet_w4ax_sm90(const CometW4axArgs* args, cudaStream_t stream) {
+  if (args == nullptr || args->size != sizeof(CometW4axArgs)) return kCometBadStructSize;
   const int status = comet::sm90::check(*args);
   if (status != kCometOk) return status;
+  if (args->instance < 0 || args->instance >= comet::sm90::kCount) return kCometBadOption;
   return comet::sm90::kEntries[args->instance].launch(*args, stream);
 }

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sm_90a W4Ax kernels give the reference's bits: every instance, every split, every edge."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from comet.errors import UserError
+from comet.formats import activations as reference
 from comet.formats.blocks import BlockLayout, natural_permutation
 from comet.formats.weights import pack_weight
 from comet.kernels import w4ax_call
@@ -15,6 +18,7 @@ from comet.kernels.operands import ActivationOperand, swizzled_blocks
 from comet.kernels.plan_sm90 import choose
 from comet.kernels.reference import w4ax_linear_reference
 from comet.kernels.w4ax import prepare_weight, w4ax_linear
+from comet.kernels.w4ax_block_scaled import prepare_block_scaled, w4ax_linear_block_scaled
 from comet.kernels.w4ax_call import Plan, instances
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -152,8 +156,6 @@ def test_chain_from_16_bit_activations_equals_the_reference():
         x = torch.randn(m, 1024, device="cuda", dtype=torch.bfloat16)
         operand = quantize_activations(x, weight.layout, dependent_launch=True)
         found = w4ax_linear(operand, prepared, dtype=torch.float16, dependent_launch=True)
-        from comet.formats import activations as reference
-
         quantized = reference.quantize_activations(x.cpu(), weight.layout)
         want = w4ax_linear_reference(quantized, weight.to("cpu"), dtype=torch.float16)
         assert torch.equal(found.cpu(), want)
@@ -204,3 +206,21 @@ def test_plans_fit_the_gpu():
     for m in (1, 16, 64, 128, 256, 4096):
         plan = choose(m, 8192, 64, 132, available)
         assert available[plan.instance].tokens >= min(m, 128)
+
+
+@pytest.mark.parametrize("scale_kind", ["group_fp", "group_int"])
+def test_block_scaled_kernel_equals_the_reference(scale_kind):
+    for n, k, int8_blocks in ((256, 1152, 2), (72, 384, 0), (1000, 2048, 16)):
+        weight = random_weight(n, k, int8_blocks)
+        if scale_kind == "group_fp":
+            scale = torch.rand(n, weight.layout.blocks, device="cuda").half()
+            weight = replace(weight, group_scale=scale, scale_kind="group_fp")
+        prepared = prepare_block_scaled(weight, "cuda")
+        bias = torch.randn(n, device="cuda")
+        for m in (1, 7, 16, 17, 63, 200):
+            x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+            operand = quantize_activations(x, weight.layout, mode="token_block")
+            found = w4ax_linear_block_scaled(operand, prepared, bias, torch.float16)
+            quantized = reference.quantize_activations(x.cpu(), weight.layout, mode="token_block")
+            want = w4ax_linear_reference(quantized, weight.to("cpu"), bias.cpu(), torch.float16)
+            assert torch.equal(found.cpu(), want), (n, k, m)

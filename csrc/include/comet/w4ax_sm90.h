@@ -19,6 +19,7 @@ struct CometW4axArgs {
   int32_t shared_tiles;        // stream schedule: tiles cut along K, the others are whole
   int32_t prefetch;            // pipeline stages of weights fetched before the kernel in front ends
   int32_t dependent_launch;    // launch before the kernel in front has ended
+  int32_t early_trigger;       // let the next kernel start at once, not when all loads are issued
   const void* activations;     // sm_90a operand, see comet/layout.cuh
   const float* scales;         // [2, tokens]
   const int32_t* sums;         // [2, tokens]
@@ -56,4 +57,7 @@ COMET_API int comet_capture_id(cudaStream_t stream, uint64_t* id);
 COMET_API int comet_w4ax_instances();
 COMET_API int comet_w4ax_instance(int index, CometW4axInstance* instance);
 COMET_API int comet_w4ax_sm90(const CometW4axArgs* args, cudaStream_t stream);
+// One scale per token and block, one per channel and group: `scales` and `sums` are [blocks, tokens],
+// `channel_scale` is [blocks, channels]; the plan fields are not read.
+COMET_API int comet_w4ax_block_scaled_sm90(const CometW4axArgs* args, cudaStream_t stream);
 COMET_API int comet_tile_weights_sm90(const CometTileWeightsArgs* args, cudaStream_t stream);

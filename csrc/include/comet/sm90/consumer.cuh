@@ -22,9 +22,11 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     wait_dependencies();
-    WorkList<I::kSchedule> list(p_);
+    const WorkList<I::kSchedule> list(p_);
     Work work;
-    while (list.template next<I::kStageBlocks>(work)) {
+    // The broadcast keeps the counter in a uniform register.
+    for (int index = 0; list.template get<I::kStageBlocks>(index, work);
+         index = __shfl_sync(0xffffffff, index + 1, 0)) {
       named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
       epilogue_.fetch_terms(tile_place(p_, work.tile), warpgroup_);
       const Classes classes = multiply_both(work);
@@ -35,6 +37,7 @@ class Consumer {
         }
       } else if (work.end < p_.blocks) {
         hand_on<I>(p_, sums_, classes, warpgroup_);
+        async_copies_wait();  // the terms are not needed, but must not arrive after the next ones
         continue;
       }
       finish(work, classes);
@@ -116,7 +119,7 @@ class Consumer {
                            (i % kGroups * I::kGroupSteps + step) * 2;
 #pragma unroll
         for (int row = 0; row < I::kRows; ++row) {
-          wgmma<I::kTokens, false>(sums_.running[row], a[row][step], operand + offset);
+          wgmma<I::kTokens>(sums_.running[row], a[row][step], operand + offset);
         }
       }
       wgmma_commit();

@@ -12,20 +12,18 @@ __global__ void __launch_bounds__(I::kThreads, I::kResidency)
     w4ax_kernel(const __grid_constant__ GemmParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t shared = shared_address(memory);
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < I::kStages; ++stage) {
-      barrier_init(shared + I::kFull + stage * 8, 1);
-      barrier_init(shared + I::kEmpty + stage * 8, I::kConsumers / 32);
-    }
-    fence_barrier_init();
-  }
+  if (threadIdx.x == 0) init_ring<I>(shared);
   __syncthreads();
-  launch_dependents();
-
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   if (warp >= I::kConsumers / 32) {
     if constexpr (I::kBoost) lower_registers<I::kProducerRegisters>();
-    if (warp == I::kConsumers / 32 && threadIdx.x % 32 == 0) Producer<I>(p, shared).run();
+    if (warp == I::kConsumers / 32 && threadIdx.x % 32 == 0) {
+      // The next kernel may start (if it was launched so) once every block has said so. Early, its
+      // blocks fill free places, but unevenly; late, they come when this kernel's loads run dry.
+      if (p.early_trigger) launch_dependents();
+      Producer<I>(p, shared).run();
+      launch_dependents();
+    }
     if (I::kSchedule == Schedule::kCluster && p.split > 1) {
       __syncwarp();
       for (int i = 0; i < 2; ++i) {  // see share_in_cluster

@@ -14,6 +14,28 @@ constexpr int kRaster = 8;  // token tiles swept together: their activations fit
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+inline bool aligned(const void* pointer, uintptr_t bytes) {
+  return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+inline int check(const CometW4axArgs& a) {
+  if (a.dtype != kFp16 && a.dtype != kBf16) return kCometBadDtype;
+  if (a.tokens < 1 || a.channels < 8 || a.channels % 8 != 0) return kCometBadShape;
+  if (a.int4_blocks < 0 || a.int8_blocks < 0) return kCometBadShape;
+  // int32 sums cannot overflow: 1024 * 128 * 127 * 128 < 2^31.
+  if (a.int4_blocks + a.int8_blocks < 1 || a.int4_blocks + a.int8_blocks > 1024) {
+    return kCometBadShape;
+  }
+  for (const void* pointer : {a.activations, a.weights, static_cast<const void*>(a.out)}) {
+    if (!aligned(pointer, 16)) return kCometBadPointer;
+  }
+  for (const void* pointer : {static_cast<const void*>(a.scales), static_cast<const void*>(a.sums),
+                              static_cast<const void*>(a.channel_scale)}) {
+    if (!aligned(pointer, 4)) return kCometBadPointer;
+  }
+  return kCometOk;
+}
+
 template <class I>
 CometW4axInstance describe(const char* name) {
   return {name,
@@ -56,9 +78,25 @@ inline GemmParams params_of(const CometW4axArgs& a) {
   p.blocks = a.int4_blocks + a.int8_blocks;
   p.raster = kRaster;
   p.prefetch = a.dependent_launch ? a.prefetch : 0;
+  p.early_trigger = a.early_trigger;
   p.split = 1;
   p.fp16 = a.dtype == kFp16;
   return p;
+}
+
+inline void add_dependent(cudaLaunchConfig_t& config) {
+  cudaLaunchAttribute& dependent = config.attrs[config.numAttrs++];
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+}
+
+inline int run_kernel(const cudaLaunchConfig_t& config, void (*kernel)(GemmParams),
+                      const GemmParams& p) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamicSmemBytes);
+  if (error != cudaSuccess) return cuda_status(error);
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
 }
 
 template <class I>
@@ -102,16 +140,8 @@ int launch_w4ax(const CometW4axArgs& a, cudaStream_t stream) {
     if (a.shared_tiles > 0 && p.share == 0) return kCometBadOption;
     config.gridDim = a.grid;
   }
-  if (a.dependent_launch) {
-    cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
-  }
-  auto* kernel = w4ax_kernel<I>;
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, I::kSharedBytes);
-  if (error != cudaSuccess) return cuda_status(error);
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
+  if (a.dependent_launch) add_dependent(config);
+  return run_kernel(config, w4ax_kernel<I>, p);
 }
 
 }  // namespace comet::sm90

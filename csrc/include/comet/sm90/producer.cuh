@@ -7,6 +7,16 @@
 
 namespace comet::sm90 {
 
+// One thread fills a stage, every consumer warp empties it.
+template <class I>
+__device__ __forceinline__ void init_ring(uint32_t shared) {
+  for (int stage = 0; stage < I::kStages; ++stage) {
+    barrier_init(shared + I::kFull + stage * 8, 1);
+    barrier_init(shared + I::kEmpty + stage * 8, I::kConsumers / 32);
+  }
+  fence_barrier_init();
+}
+
 template <class I>
 class Producer {
  public:
@@ -14,17 +24,12 @@ class Producer {
       : p_(p), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
-    WorkList<I::kSchedule> list(p_);
+    const WorkList<I::kSchedule> list(p_);
     Work work;
-    bool waiting = true;
-    while (list.template next<I::kStageBlocks>(work)) {
+    for (int index = 0; list.template get<I::kStageBlocks>(index, work); ++index) {
       const TilePlace place = tile_place(p_, work.tile);
       enter(work, place);
-      int step = 0;
-      if (waiting) {
-        step = prefetch();
-        waiting = false;
-      }
+      int step = index == 0 ? prefetch() : 0;
 #pragma unroll 1
       for (; step < steps_; ++step) {
         barrier_wait(shared_ + I::kEmpty + ring_.stage * 8, ring_.phase ^ 1);

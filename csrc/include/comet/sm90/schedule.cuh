@@ -37,10 +37,10 @@ class WorkList<Schedule::kCluster> {
  public:
   __device__ __forceinline__ explicit WorkList(const GemmParams& p) : p_(p) {}
 
+  // The work item of this number; false when there is none.
   template <int kUnit>
-  __device__ __forceinline__ bool next(Work& work) {
-    if (done_) return false;
-    done_ = true;
+  __device__ __forceinline__ bool get(int index, Work& work) const {
+    if (index > 0) return false;
     const unsigned split = p_.split;
     const unsigned tile = blockIdx.x / split, rank = blockIdx.x % split;
     work = {static_cast<int>(tile), slice_begin<kUnit>(p_.blocks, p_.split, rank),
@@ -50,7 +50,6 @@ class WorkList<Schedule::kCluster> {
 
  private:
   const GemmParams& p_;
-  bool done_ = false;
 };
 
 // Runs are walked from their end: a block first computes the front part of a tile, whose sums it
@@ -62,10 +61,9 @@ class WorkList<Schedule::kStream> {
  public:
   __device__ __forceinline__ explicit WorkList(const GemmParams& p) : p_(p) {}
 
-  // Computed from a counter: anything more would occupy registers during the main loop.
+  // Computed from the number alone: anything more would occupy registers during the main loop.
   template <int kUnit>
-  __device__ __forceinline__ bool next(Work& work) {
-    int index = index_++;
+  __device__ __forceinline__ bool get(int index, Work& work) const {
     if (p_.shared_tiles > 0) {
       const unsigned begin = run_begin(p_, blockIdx.x), end = run_begin(p_, blockIdx.x + 1);
       const unsigned blocks = p_.blocks, last = (end - 1) / blocks;
@@ -84,7 +82,6 @@ class WorkList<Schedule::kStream> {
 
  private:
   const GemmParams& p_;
-  int index_ = 0;
 };
 
 struct TilePlace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wgmma m64nNk32, int32 += u8 * s8 (or s8 * s8): A in registers, B in swizzled shared memory.
+// wgmma m64nNk32, int32 += u8 * s8: A in registers, B in swizzled shared memory.
 #pragma once
 
 #include <stdint.h>
@@ -55,38 +55,29 @@ __device__ __forceinline__ uint64_t operand_descriptor(uint32_t shared) {
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // clang-format on
 
-#define COMET_WGMMA(tokens, type, numbers, a0, a1, a2, a3, desc, ...)                            \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k32.s32." type ".s8 {" numbers        \
-               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #desc ", 1;\n"                   \
-               : __VA_ARGS__                                                                     \
+#define COMET_WGMMA(tokens, numbers, a0, a1, a2, a3, desc, ...)                              \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k32.s32.u8.s8 {" numbers         \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #desc ", 1;\n"              \
+               : __VA_ARGS__                                                                \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor))
 
 // d += a * B for 64 channels and kTokens tokens.
-template <int kTokens, bool kSigned>
+template <int kTokens>
 __device__ __forceinline__ void wgmma(int (&d)[kTokens / 2], const uint32_t* a,
                                       uint64_t descriptor) {
-  if constexpr (kSigned) {
-    if constexpr (kTokens == 16) {
-      COMET_WGMMA(16, "s8", COMET_N8, 8, 9, 10, 11, 12, COMET_D4(0), COMET_D4(4));
-    } else if constexpr (kTokens == 64) {
-      COMET_WGMMA(64, "s8", COMET_N32, 32, 33, 34, 35, 36, COMET_D16(0), COMET_D16(16));
-    } else {
-      static_assert(kTokens == 128, "no such instance");
-      COMET_WGMMA(128, "s8", COMET_N64, 64, 65, 66, 67, 68, COMET_D64(0));
-    }
-  } else if constexpr (kTokens == 8) {
-    COMET_WGMMA(8, "u8", COMET_N4, 4, 5, 6, 7, 8, COMET_D4(0));
+  if constexpr (kTokens == 8) {
+    COMET_WGMMA(8, COMET_N4, 4, 5, 6, 7, 8, COMET_D4(0));
   } else if constexpr (kTokens == 16) {
-    COMET_WGMMA(16, "u8", COMET_N8, 8, 9, 10, 11, 12, COMET_D4(0), COMET_D4(4));
+    COMET_WGMMA(16, COMET_N8, 8, 9, 10, 11, 12, COMET_D4(0), COMET_D4(4));
   } else if constexpr (kTokens == 32) {
-    COMET_WGMMA(32, "u8", COMET_N16, 16, 17, 18, 19, 20, COMET_D16(0));
+    COMET_WGMMA(32, COMET_N16, 16, 17, 18, 19, 20, COMET_D16(0));
   } else if constexpr (kTokens == 64) {
-    COMET_WGMMA(64, "u8", COMET_N32, 32, 33, 34, 35, 36, COMET_D16(0), COMET_D16(16));
+    COMET_WGMMA(64, COMET_N32, 32, 33, 34, 35, 36, COMET_D16(0), COMET_D16(16));
   } else if constexpr (kTokens == 128) {
-    COMET_WGMMA(128, "u8", COMET_N64, 64, 65, 66, 67, 68, COMET_D64(0));
+    COMET_WGMMA(128, COMET_N64, 64, 65, 66, 67, 68, COMET_D64(0));
   } else {
     static_assert(kTokens == 256, "no such instance");
-    COMET_WGMMA(256, "u8", COMET_N128, 128, 129, 130, 131, 132, COMET_D64(0), COMET_D64(64));
+    COMET_WGMMA(256, COMET_N128, 128, 129, 130, 131, 132, COMET_D64(0), COMET_D64(64));
   }
 }
 
