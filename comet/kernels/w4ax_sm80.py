@@ -25,6 +25,13 @@ from comet.kernels.operands import ActivationOperand
 CHANNEL_ALIGN = 8
 MAX_BLOCKS = 1024  # 131,072 input channels: below, int32 sums cannot overflow
 DTYPES = (torch.float16, torch.bfloat16)
+# Macros of ``comet.kernels.build`` that leave one part of the design out (paper, figure 13). The
+# second reads weights prepared with ``interleaved=False``.
+VARIANTS = {
+    "without-pipeline": {"COMET_W4AX_SM80_STAGES": 1},
+    "without-interleaving": {"COMET_W4AX_SM80_INTERLEAVED": 0},
+    "naive-conversion": {"COMET_W4AX_SM80_FAST_CONVERSION": 0},
+}
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from comet.kernels.library import Library
 from comet.kernels.operands import operand_of
 from comet.kernels.reference import w4ax_linear_reference
 from comet.kernels.toolchain import find_tool
-from comet.kernels.w4ax_sm80 import prepare_weight_sm80, w4ax_linear_sm80
+from comet.kernels.w4ax_sm80 import VARIANTS, prepare_weight_sm80, w4ax_linear_sm80
 from comet.kernels.w4ax_sm80_call import W4axSm80Args, instances, plan, work_of
+from comet.schedule.stream_k import StreamK
 
 LAYOUT = BlockLayout(576, 3, 2)
 
@@ -49,6 +50,25 @@ extern "C" __global__ void probe_COUNT(const uint4* words, uint4* out) {
     comet::sm80::convert_interleaved<FAST>(w[i].w, low.w, high.w);
     out[i * 64 + threadIdx.x] = low;
     out[i * 64 + 32 + threadIdx.x] = high;
+  }
+}
+"""
+
+# The kernel's schedule, run on the CPU: the first block of each run, then the owner of each block.
+SCHEDULE = """
+#include <cstdio>
+#include <cstdlib>
+#include "comet/sm80/schedule.cuh"
+int main(int, char** arguments) {
+  comet::sm80::GemmParams p = {};
+  const int tiles = atoi(arguments[1]);
+  p.int4_blocks = atoi(arguments[2]);
+  p.blocks = p.int4_blocks + atoi(arguments[3]);
+  p.runs = atoi(arguments[4]);
+  p.total_weight = tiles * comet::sm80::tile_weight(p.int4_blocks, p.blocks);
+  for (int run = 0; run <= p.runs; ++run) printf("%d ", comet::sm80::run_begin(p, run));
+  for (int tile = 0; tile < tiles; ++tile) {
+    for (int b = 0; b < p.blocks; ++b) printf("%d ", comet::sm80::owner(p, tile, b));
   }
 }
 """
@@ -225,6 +245,21 @@ def test_kernels_use_both_tensor_cores_and_asynchronous_copies(sm80_library, cuo
         assert "I2F" not in text[text.index("LDSM") : last]
 
 
+@build_test
+def test_kernel_and_python_share_one_schedule(toolchain, tmp_path):
+    source, program = tmp_path / "schedule.cu", tmp_path / "schedule"
+    source.write_text(SCHEDULE)
+    command = [toolchain.nvcc, "-std=c++17", f"-I{SOURCES / 'include'}", f"-ccbin={toolchain.cxx}"]
+    command += [f"-L{folder}" for folder in toolchain.library_dirs]
+    subprocess.run([*command, source, "-o", program], check=True, capture_output=True)
+    for numbers in ((1, 1, 0, 1), (7, 5, 3, 13), (32, 27, 5, 108), (5, 0, 9, 45), (3, 8, 0, 12)):
+        work = StreamK(*numbers)
+        expected = [work.begin(run) for run in range(work.runs + 1)]
+        expected += [work.owner(t, b) for t in range(work.tiles) for b in range(work.blocks)]
+        run = subprocess.run([program, *map(str, numbers)], capture_output=True, check=True)
+        assert list(map(int, run.stdout.split())) == expected
+
+
 def conversion_cost(toolchain, cuobjdump, folder, fast: bool) -> float:
     """SASS operations for each 8 weights, by the difference of a long and a short probe."""
     counts = {}
@@ -251,15 +286,8 @@ def test_fast_conversion_takes_three_operations_for_eight_weights(toolchain, cuo
 
 @pytest.mark.slow
 @build_test
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("COMET_W4AX_SM80_STAGES", 1),
-        ("COMET_W4AX_SM80_INTERLEAVED", 0),
-        ("COMET_W4AX_SM80_FAST_CONVERSION", 0),
-    ],
-)
-def test_ablation_variants_build(toolchain, tmp_path, name, value):
-    info = build_sm80(tmp_path, {name: value})
-    assert info["defines"] == {name: str(value)}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_build_variants(toolchain, tmp_path, variant):
+    info = build_sm80(tmp_path, VARIANTS[variant])
+    assert info["defines"] == {name: str(value) for name, value in VARIANTS[variant].items()}
     assert sum(map(len, info["kernels"].values())) == 4

@@ -44,6 +44,7 @@ int launch_w4ax(const CometW4axSm80Args& a, cudaStream_t stream) {
   const int64_t total = tiles * tile_weight(p.int4_blocks, p.blocks);
   if (total > INT32_MAX) return kCometBadShape;
   p.total_weight = static_cast<int>(total);
+  p.runs = a.grid;
   // Runs of at least two units of weight are never empty (schedule.cuh).
   if (a.grid < 1 || (a.grid > 1 && total / 2 < a.grid)) return kCometBadOption;
   if (tiles % a.grid != 0 && (a.partials == nullptr || a.counters == nullptr)) {

@@ -20,6 +20,7 @@ struct GemmParams {
   int int4_blocks, blocks;  // blocks of 128 along K
   int row_bytes;
   int token_tiles, row_tiles;
+  int runs;          // thread blocks
   int total_weight;  // of all blocks of K of all tiles, see schedule.cuh
   int fp16;
 };

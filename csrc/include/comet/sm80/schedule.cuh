@@ -18,17 +18,17 @@ __host__ __device__ constexpr int tile_weight(int int4_blocks, int blocks) {
 }
 
 // Where block `block` of a tile starts on the tile's stretch of the line.
-__device__ __forceinline__ int block_start(const GemmParams& p, int block) {
+__host__ __device__ __forceinline__ int block_start(const GemmParams& p, int block) {
   return block + max(0, block - p.int4_blocks) * (kInt8Weight - 1);
 }
 
 // Point at which thread block `rank`'s run would start if blocks could be cut anywhere.
-__device__ __forceinline__ int ideal_start(const GemmParams& p, int rank) {
-  return static_cast<int>(static_cast<int64_t>(rank) * p.total_weight / gridDim.x);
+__host__ __device__ __forceinline__ int ideal_start(const GemmParams& p, int rank) {
+  return static_cast<int>(static_cast<int64_t>(rank) * p.total_weight / p.runs);
 }
 
 // First block, counted over all tiles, of a thread block's run.
-__device__ __forceinline__ int run_begin(const GemmParams& p, int rank) {
+__host__ __device__ __forceinline__ int run_begin(const GemmParams& p, int rank) {
   const int start = ideal_start(p, rank), weight = tile_weight(p.int4_blocks, p.blocks);
   const int tile = start / weight, inside = start - tile * weight;
   const int extra = max(0, inside - p.int4_blocks);
@@ -37,10 +37,10 @@ __device__ __forceinline__ int run_begin(const GemmParams& p, int rank) {
 
 // The thread block whose run holds block `block` of tile `tile`: the last one whose run starts at
 // it or before. Runs are not empty.
-__device__ __forceinline__ int owner(const GemmParams& p, int tile, int block) {
+__host__ __device__ __forceinline__ int owner(const GemmParams& p, int tile, int block) {
   const int64_t start =
       static_cast<int64_t>(tile) * tile_weight(p.int4_blocks, p.blocks) + block_start(p, block);
-  return static_cast<int>(((start + 1) * gridDim.x - 1) / p.total_weight);
+  return static_cast<int>(((start + 1) * p.runs - 1) / p.total_weight);
 }
 
 // An output tile. Token tiles run fastest: neighbours share weights.
