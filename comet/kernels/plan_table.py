@@ -47,13 +47,11 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (32, 896, 64, False): Plan("T32x2"),
     (32, 896, 64, True): Plan("T32x2", prefetch=8, dependent_launch=True, early_trigger=True),
     (64, 64, 112, False): Plan("T64x1", split=5),
-    (64, 64, 112, True): Plan(
-        "T64x1", split=5, prefetch=2, dependent_launch=True, early_trigger=True
-    ),
-    (64, 128, 64, False): Plan("T64x1", split=2),
-    (64, 128, 64, True): Plan("T64x1", split=2),
-    (64, 192, 32, False): Plan("T64x1"),
-    (64, 192, 32, True): Plan("T64x1", prefetch=2, dependent_launch=True, early_trigger=True),
+    (64, 64, 112, True): Plan("T64x3", split=5, prefetch=2, dependent_launch=True),
+    (64, 128, 64, False): Plan("T32y1"),
+    (64, 128, 64, True): Plan("T32y1"),
+    (64, 192, 32, False): Plan("T32y1"),
+    (64, 192, 32, True): Plan("T32y1", prefetch=2, dependent_launch=True, early_trigger=True),
     (64, 240, 40, False): Plan("T64x1"),
     (64, 240, 40, True): Plan("T64x1"),
     (64, 448, 32, False): Plan("T64s2", grid=224),
@@ -64,28 +62,34 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (64, 896, 64, True): Plan(
         "T64s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True, early_trigger=True
     ),
-    (128, 64, 112, False): Plan("T128x2", split=3),
-    (128, 64, 112, True): Plan("T128x2", split=3, prefetch=2, dependent_launch=True),
+    (128, 64, 112, False): Plan("T128s2", grid=132, shared_tiles=32),
+    (128, 64, 112, True): Plan(
+        "T64s3", grid=132, shared_tiles=44, prefetch=2, dependent_launch=True
+    ),
     (128, 128, 64, False): Plan("T128x2", split=2),
     (128, 128, 64, True): Plan(
         "T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True
     ),
-    (128, 192, 32, False): Plan("T128x1"),
-    (128, 192, 32, True): Plan("T128x2", prefetch=2, dependent_launch=True),
-    (128, 240, 40, False): Plan("T128x2"),
-    (128, 240, 40, True): Plan("T128x2", prefetch=2, dependent_launch=True),
-    (128, 448, 32, False): Plan("T128d2", grid=112),
-    (128, 448, 32, True): Plan(
-        "T128d2", grid=112, prefetch=2, dependent_launch=True, early_trigger=True
+    (128, 192, 32, False): Plan("T128s2", grid=96),
+    (128, 192, 32, True): Plan("T128s2", grid=96, prefetch=2, dependent_launch=True),
+    (128, 240, 40, False): Plan("T128s2", grid=120),
+    (128, 240, 40, True): Plan(
+        "T128s2", grid=120, prefetch=2, dependent_launch=True, early_trigger=True
     ),
-    (128, 896, 64, False): Plan("T128s3", grid=132, shared_tiles=167),
+    (128, 448, 32, False): Plan("T128s2", grid=132),
+    (128, 448, 32, True): Plan("T128s2", grid=132, prefetch=2, dependent_launch=True),
+    (128, 896, 64, False): Plan("T128s2", grid=132, shared_tiles=184),
     (128, 896, 64, True): Plan(
-        "T128s3", grid=132, shared_tiles=167, prefetch=2, dependent_launch=True, early_trigger=True
+        "T128s2", grid=132, shared_tiles=184, prefetch=8, dependent_launch=True, early_trigger=True
     ),
-    (256, 64, 112, False): Plan("T128x2", split=2),
-    (256, 64, 112, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True),
+    (256, 64, 112, False): Plan("T128s2", grid=132, shared_tiles=64),
+    (256, 64, 112, True): Plan(
+        "T128s2", grid=132, shared_tiles=64, prefetch=2, dependent_launch=True
+    ),
     (256, 128, 64, False): Plan("T128s2", grid=128),
-    (256, 128, 64, True): Plan("T128x2", prefetch=2, dependent_launch=True, early_trigger=True),
+    (256, 128, 64, True): Plan(
+        "T128s2", grid=128, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 192, 32, False): Plan("T128s3", grid=128),
     (256, 192, 32, True): Plan(
         "T128s3", grid=128, prefetch=2, dependent_launch=True, early_trigger=True
@@ -98,34 +102,42 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (256, 448, 32, True): Plan(
         "T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
     ),
-    (256, 896, 64, False): Plan("T256s2", grid=132, shared_tiles=184),
+    (256, 896, 64, False): Plan("T128s2", grid=132),
     (256, 896, 64, True): Plan(
-        "T256s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True, early_trigger=True
+        "T256s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True
     ),
-    (512, 64, 112, False): Plan("T128x2"),
-    (512, 64, 112, True): Plan("T128x2", prefetch=2, dependent_launch=True),
+    (512, 64, 112, False): Plan("T128s2", grid=128),
+    (512, 64, 112, True): Plan("T128s2", grid=128, prefetch=2, dependent_launch=True),
     (512, 128, 64, False): Plan("T256s2", grid=128),
-    (512, 128, 64, True): Plan("T256s2", grid=128, prefetch=8, dependent_launch=True),
+    (512, 128, 64, True): Plan(
+        "T256s2", grid=128, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (512, 192, 32, False): Plan("T128s3", grid=132),
-    (512, 192, 32, True): Plan("T128s3", grid=132, prefetch=2, dependent_launch=True),
+    (512, 192, 32, True): Plan(
+        "T128s3", grid=132, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (512, 240, 40, False): Plan("T256s2", grid=132),
-    (512, 240, 40, True): Plan("T256s2", grid=132, prefetch=2, dependent_launch=True),
-    (512, 448, 32, False): Plan("T256s2", grid=132, shared_tiles=184),
+    (512, 240, 40, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
+    (512, 448, 32, False): Plan("T128s2", grid=132),
     (512, 448, 32, True): Plan(
-        "T256s2", grid=132, shared_tiles=184, prefetch=8, dependent_launch=True
+        "T128s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
     ),
     (512, 896, 64, False): Plan("T256s2", grid=132),
     (512, 896, 64, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
     (1024, 64, 112, False): Plan("T256s2", grid=128),
     (1024, 64, 112, True): Plan("T256s2", grid=128, prefetch=2, dependent_launch=True),
-    (1024, 128, 64, False): Plan("T256s2", grid=132),
-    (1024, 128, 64, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
+    (1024, 128, 64, False): Plan("T128d2", grid=132),
+    (1024, 128, 64, True): Plan(
+        "T256s2", grid=132, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (1024, 192, 32, False): Plan("T256s2", grid=132),
-    (1024, 192, 32, True): Plan("T256s2", grid=132, prefetch=2, dependent_launch=True),
-    (1024, 240, 40, False): Plan("T256s2", grid=132),
-    (1024, 240, 40, True): Plan("T256s2", grid=132, prefetch=2, dependent_launch=True),
+    (1024, 192, 32, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
+    (1024, 240, 40, False): Plan("T128s3", grid=132),
+    (1024, 240, 40, True): Plan(
+        "T128s3", grid=132, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (1024, 448, 32, False): Plan("T256s2", grid=132),
     (1024, 448, 32, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
-    (1024, 896, 64, False): Plan("T256s2", grid=132),
-    (1024, 896, 64, True): Plan("T256s2", grid=132),
+    (1024, 896, 64, False): Plan("T128d2", grid=132),
+    (1024, 896, 64, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True),
 }

@@ -24,27 +24,37 @@ class Consumer {
     wait_dependencies();
     const WorkList<I::kSchedule> list(p_);
     Work work;
-    // The broadcast keeps the counter in a uniform register.
-    for (int index = 0; list.template get<I::kStageBlocks>(index, work);
-         index = __shfl_sync(0xffffffff, index + 1, 0)) {
-      named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
-      epilogue_.fetch_terms(tile_place(p_, work.tile), warpgroup_);
-      const Classes classes = multiply_both(work);
-      if constexpr (I::kSchedule == Schedule::kCluster) {
-        if (p_.split > 1) {
-          share_in_cluster<I>(p_, shared_, sums_, classes, epilogue_);
-          continue;
-        }
-      } else if (work.end < p_.blocks) {
-        hand_on<I>(p_, sums_, classes, warpgroup_);
-        async_copies_wait();  // the terms are not needed, but must not arrive after the next ones
-        continue;
+    if constexpr (I::kSchedule == Schedule::kCluster) {
+      list.template get<I::kStageBlocks>(0, work);
+      const Classes classes = begin(work);
+      if (p_.split > 1) {
+        share_in_cluster<I>(p_, shared_, sums_, classes, epilogue_);
+      } else {
+        finish(work, classes);
       }
-      finish(work, classes);
+    } else {
+      // The broadcast keeps the counter in a uniform register.
+      for (int index = 0; list.template get<I::kStageBlocks>(index, work);
+           index = __shfl_sync(0xffffffff, index + 1, 0)) {
+        const Classes classes = begin(work);
+        if (work.end < p_.blocks) {
+          hand_on<I>(p_, sums_, classes, warpgroup_);
+          async_copies_wait();  // not needed, but they must not arrive after the next tile's
+        } else {
+          finish(work, classes);
+        }
+      }
     }
   }
 
  private:
+  // The integer sums of a piece of work; the terms of its tile are on their way.
+  __device__ __forceinline__ Classes begin(const Work& work) {
+    named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
+    epilogue_.fetch_terms(tile_place(p_, work.tile), warpgroup_);
+    return multiply_both(work);
+  }
+
   // Both parts of a run of K. With two classes the INT4 sums end up parked.
   __device__ __forceinline__ Classes multiply_both(const Work& work) {
     const int boundary = min(max(p_.int4_blocks, work.begin), work.end);
