@@ -25,7 +25,7 @@ rule compare_choices:
         log_path("choices", "{model}.log"),
     conda:
         "../../environment.yml"
-    threads: 2
+    threads: 1
     resources:
         gpu=int(DEVICE == "cuda"),
     params:
@@ -51,7 +51,7 @@ rule evaluate:
         "benchmarks/{machine}/accuracy-{case}.tsv"
     conda:
         "../../environment.yml"
-    threads: 2
+    threads: 1
     resources:
         gpu=int(DEVICE == "cuda"),
     params:

@@ -10,6 +10,7 @@ rule quantize:
         ],
 
 
+# One thread: many small steps, which threads only slow down. Models run side by side instead.
 rule quantize_model:
     input:
         model=resource_path("models", "{model}", "config.json"),
@@ -26,7 +27,7 @@ rule quantize_model:
         "benchmarks/{machine}/quantize-{model}-{checkpoint}.tsv"
     conda:
         "../../environment.yml"
-    threads: 2
+    threads: 1
     resources:
         gpu=int(DEVICE == "cuda"),
     params:
