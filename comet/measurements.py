@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -142,6 +143,7 @@ def provenance(config: dict, seed: int, run_id: str | None = None) -> dict:
 
 
 def _git_state() -> tuple[str | None, bool | None]:
+    """Commit and dirty flag; ``COMET_COMMIT`` names the commit of a tree copied without history."""
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True
@@ -150,7 +152,7 @@ def _git_state() -> tuple[str | None, bool | None]:
     try:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        return None, None
+        return os.environ.get("COMET_COMMIT"), None
 
 
 def environment(packages: tuple[str, ...] = ("torch", "transformers", "numpy")) -> dict:
