@@ -8,8 +8,8 @@ from comet.kernels.w4ax_call import Plan
 
 TABLE_SMS = 132
 TABLE: dict[tuple[int, int, int, bool], Plan] = {
-    (8, 64, 112, False): Plan("T8x1", split=4),
-    (8, 64, 112, True): Plan("T8x1", split=2, prefetch=2, dependent_launch=True),
+    (8, 64, 112, False): Plan("T8x1", split=3),
+    (8, 64, 112, True): Plan("T8x1", split=3, prefetch=2, dependent_launch=True),
     (8, 128, 64, False): Plan("T8x1", split=2),
     (8, 128, 64, True): Plan("T8x2", split=2, prefetch=2, dependent_launch=True),
     (8, 192, 32, False): Plan("T8x1"),
@@ -20,8 +20,8 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (8, 448, 32, True): Plan("T8x2", prefetch=8, dependent_launch=True, early_trigger=True),
     (8, 896, 64, False): Plan("T16x1"),
     (8, 896, 64, True): Plan("T8x1", prefetch=8, dependent_launch=True, early_trigger=True),
-    (16, 64, 112, False): Plan("T16x1", split=5),
-    (16, 64, 112, True): Plan("T16x1", split=3, prefetch=8, dependent_launch=True),
+    (16, 64, 112, False): Plan("T16x1", split=4),
+    (16, 64, 112, True): Plan("T16x2", split=6, prefetch=2, dependent_launch=True),
     (16, 128, 64, False): Plan("T16x2", split=2),
     (16, 128, 64, True): Plan("T16x1", split=2, prefetch=2, dependent_launch=True),
     (16, 192, 32, False): Plan("T16x2"),
@@ -33,9 +33,7 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (16, 896, 64, False): Plan("T16x1"),
     (16, 896, 64, True): Plan("T16x1", prefetch=8, dependent_launch=True, early_trigger=True),
     (32, 64, 112, False): Plan("T32y1", split=3),
-    (32, 64, 112, True): Plan(
-        "T32y1", split=5, prefetch=2, dependent_launch=True, early_trigger=True
-    ),
+    (32, 64, 112, True): Plan("T32y1", split=2, prefetch=2, dependent_launch=True),
     (32, 128, 64, False): Plan("T32y1", split=2),
     (32, 128, 64, True): Plan("T32x2", split=2, prefetch=2, dependent_launch=True),
     (32, 192, 32, False): Plan("T32y1"),
@@ -43,15 +41,19 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (32, 240, 40, False): Plan("T32y1"),
     (32, 240, 40, True): Plan("T32x2", prefetch=2, dependent_launch=True),
     (32, 448, 32, False): Plan("T32s2", grid=224),
-    (32, 448, 32, True): Plan("T32x2", prefetch=8, dependent_launch=True, early_trigger=True),
-    (32, 896, 64, False): Plan("T32x2"),
-    (32, 896, 64, True): Plan("T32x2", prefetch=8, dependent_launch=True, early_trigger=True),
+    (32, 448, 32, True): Plan(
+        "T32s2", grid=224, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
+    (32, 896, 64, False): Plan("T32s2", grid=264, shared_tiles=448),
+    (32, 896, 64, True): Plan(
+        "T32s2", grid=264, shared_tiles=448, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (64, 64, 112, False): Plan("T64x1", split=5),
-    (64, 64, 112, True): Plan("T64x3", split=5, prefetch=2, dependent_launch=True),
-    (64, 128, 64, False): Plan("T32y1"),
-    (64, 128, 64, True): Plan("T32y1"),
-    (64, 192, 32, False): Plan("T32y1"),
-    (64, 192, 32, True): Plan("T32y1", prefetch=2, dependent_launch=True, early_trigger=True),
+    (64, 64, 112, True): Plan("T64x1", split=5, prefetch=2, dependent_launch=True),
+    (64, 128, 64, False): Plan("T64x1", split=2),
+    (64, 128, 64, True): Plan("T64x1", split=2),
+    (64, 192, 32, False): Plan("T64x1"),
+    (64, 192, 32, True): Plan("T64x1", prefetch=2, dependent_launch=True, early_trigger=True),
     (64, 240, 40, False): Plan("T64x1"),
     (64, 240, 40, True): Plan("T64x1"),
     (64, 448, 32, False): Plan("T64s2", grid=224),
@@ -62,9 +64,9 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (64, 896, 64, True): Plan(
         "T64s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True, early_trigger=True
     ),
-    (128, 64, 112, False): Plan("T128s2", grid=132, shared_tiles=32),
+    (128, 64, 112, False): Plan("T64x1", split=2),
     (128, 64, 112, True): Plan(
-        "T64s3", grid=132, shared_tiles=44, prefetch=2, dependent_launch=True
+        "T128x2", split=3, prefetch=2, dependent_launch=True, early_trigger=True
     ),
     (128, 128, 64, False): Plan("T128x2", split=2),
     (128, 128, 64, True): Plan(
@@ -73,14 +75,12 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (128, 192, 32, False): Plan("T128s2", grid=96),
     (128, 192, 32, True): Plan("T128s2", grid=96, prefetch=2, dependent_launch=True),
     (128, 240, 40, False): Plan("T128s2", grid=120),
-    (128, 240, 40, True): Plan(
-        "T128s2", grid=120, prefetch=2, dependent_launch=True, early_trigger=True
-    ),
+    (128, 240, 40, True): Plan("T128s2", grid=120, prefetch=2, dependent_launch=True),
     (128, 448, 32, False): Plan("T128s2", grid=132),
     (128, 448, 32, True): Plan("T128s2", grid=132, prefetch=2, dependent_launch=True),
     (128, 896, 64, False): Plan("T128s2", grid=132, shared_tiles=184),
     (128, 896, 64, True): Plan(
-        "T128s2", grid=132, shared_tiles=184, prefetch=8, dependent_launch=True, early_trigger=True
+        "T128s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True, early_trigger=True
     ),
     (256, 64, 112, False): Plan("T128s2", grid=132, shared_tiles=64),
     (256, 64, 112, True): Plan(
