@@ -19,7 +19,7 @@ CLUSTER_FILL = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.88, 6: 0.77, 7: 0.8, 8: 0.
 LEAST_BLOCKS = (
     4  # blocks of K a thread block should have: below, splitting costs more than it gives
 )
-MANY_ROWS = 448  # 64-channel rows from which overlapping launches gained on every shape measured
+MANY_ROWS = 448  # 64-channel rows from which the next kernel may start early at few tokens
 
 
 def bucket_of(tokens: int) -> int:
@@ -55,8 +55,10 @@ def choose(
         tiles = available[plan.instance].tiles(tokens, channels)
         if plan.shared_tiles <= tiles:
             return plan
-    dependent = dependent_launch and rows >= MANY_ROWS
-    prefetch = (8 if tokens <= 16 else 2) if dependent else 0
+    overlap = {}
+    if dependent_launch:
+        many = rows >= MANY_ROWS and tokens <= 16
+        overlap = {"dependent_launch": True, "prefetch": 8 if many else 2, "early_trigger": many}
     for name, least in _preferred(tokens):
         instance = available[name]
         tiles = instance.tiles(tokens, channels)
@@ -64,10 +66,8 @@ def choose(
             continue
         slots = sms * instance.residency
         if instance.stream:
-            grid = min(tiles, slots)
-            return Plan(name, grid=grid, prefetch=prefetch, dependent_launch=dependent)
-        split = _split(tiles, blocks, slots, sms)
-        return Plan(name, split=split, prefetch=prefetch, dependent_launch=dependent)
+            return Plan(name, grid=min(tiles, slots), **overlap)
+        return Plan(name, split=_split(tiles, blocks, slots, sms), **overlap)
     raise AssertionError("the last preference always fits")
 
 
@@ -78,12 +78,12 @@ def _preferred(tokens: int) -> list[tuple[str, float]]:
     if tokens <= 16:
         return [("T16x1", 0)]
     if tokens <= 32:
-        return [("T32x1", 0)]
+        return [("T32s2", 1.6), ("T32x1", 0)]
     if tokens <= 64:
         return [("T64s2", 1.6), ("T64x1", 0)]
     if tokens <= 128:
-        return [("T128d2", 1.6), ("T128x2", 0.65), ("T128x1", 0)]
-    return [("T256s2", 0.85), ("T128s3", 0.9), ("T128x2", 0)]
+        return [("T128s2", 0.7), ("T128x2", 0)]
+    return [("T256s2", 0.85), ("T128s3", 0.9), ("T128s2", 0.9), ("T128x2", 0)]
 
 
 def _split(tiles: int, blocks: int, slots: int, sms: int) -> int:

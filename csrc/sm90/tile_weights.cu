@@ -53,6 +53,7 @@ COMET_API int comet_tile_weights_sm90(const CometTileWeightsArgs* args, cudaStre
     return kCometBadPointer;
   }
   const int rows = (args->channels + comet::sm90::kTileChannels - 1) / comet::sm90::kTileChannels;
-  comet::sm90::tile_weights_kernel<<<rows * args->blocks, comet::sm90::kThreads, 0, stream>>>(*args);
+  comet::sm90::tile_weights_kernel<<<rows * args->blocks, comet::sm90::kThreads, 0, stream>>>(
+      *args);
   return comet::launch_status();
 }

@@ -49,12 +49,12 @@ AVAILABLE = {
     "T8x1": instance("T8x1", 8, 64, False, 4),
     "T16x1": instance("T16x1", 16, 64, False, 4),
     "T32x1": instance("T32x1", 32, 64, False, 4),
+    "T32s2": instance("T32s2", 32, 128, True, 2),
     "T64x1": instance("T64x1", 64, 64, False, 3),
     "T64s2": instance("T64s2", 64, 128, True, 2),
-    "T128x1": instance("T128x1", 128, 64, False, 2),
+    "T128s2": instance("T128s2", 128, 128, True, 1),
     "T128x2": instance("T128x2", 128, 128, False, 1),
     "T128s3": instance("T128s3", 128, 192, True, 1),
-    "T128d2": instance("T128d2", 128, 256, True, 1),
     "T256s2": instance("T256s2", 256, 128, True, 1),
 }
 

@@ -57,7 +57,7 @@ COMET_API int comet_capture_id(cudaStream_t stream, uint64_t* id);
 COMET_API int comet_w4ax_instances();
 COMET_API int comet_w4ax_instance(int index, CometW4axInstance* instance);
 COMET_API int comet_w4ax_sm90(const CometW4axArgs* args, cudaStream_t stream);
-// One scale per token and block, one per channel and group: `scales` and `sums` are [blocks, tokens],
-// `channel_scale` is [blocks, channels]; the plan fields are not read.
+// One scale per token and block, one per channel and group: `scales` and `sums` are [blocks,
+// tokens], `channel_scale` is [blocks, channels]; the plan fields are not read.
 COMET_API int comet_w4ax_block_scaled_sm90(const CometW4axArgs* args, cudaStream_t stream);
 COMET_API int comet_tile_weights_sm90(const CometTileWeightsArgs* args, cudaStream_t stream);

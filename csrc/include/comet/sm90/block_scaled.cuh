@@ -29,8 +29,8 @@ class BlockConsumer {
     const TilePlace place = tile_place(p_, blockIdx.x);
     const unsigned warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     token_ = place.token_tile * I::kTokens + lane % 4 * 2;
-    channel_ = (place.row_tile * I::kTileRows + warpgroup_) * kTileChannels + warp * 16 +
-               lane / 4 * 2;
+    channel_ =
+        (place.row_tile * I::kTileRows + warpgroup_) * kTileChannels + warp * 16 + lane / 4 * 2;
     for (int block = 0; block < p_.blocks; ++block) {
       multiply();
       accumulate(block);
@@ -41,8 +41,8 @@ class BlockConsumer {
  private:
   __device__ __forceinline__ void multiply() {
     barrier_wait(shared_ + I::kFull + ring_.stage * 8, ring_.phase);
-    const uint32_t tile = shared_ + I::kWeights + ring_.stage * I::kStageWeightBytes +
-                          warpgroup_ * kTileBytes;
+    const uint32_t tile =
+        shared_ + I::kWeights + ring_.stage * I::kStageWeightBytes + warpgroup_ * kTileBytes;
     const uint64_t operand = operand_descriptor(
         shared_ + I::kOperands + __shfl_sync(0xffffffff, ring_.stage, 0) * I::kStageOperandBytes);
     const TileScale scale = TileScale::of(load_shared(tile + lane_.scales));

@@ -69,8 +69,8 @@ class Consumer {
     return classes;
   }
 
-  // Registers of one group: packed words on their way, and unpacked fragments. Two sets of fragments:
-  // the codes of a group are unpacked while the tensor cores work on the group before.
+  // Registers of one group: packed words on their way, and unpacked fragments. Two sets of
+  // fragments: the codes of a group are unpacked while the tensor cores work on the group before.
   struct Fragments {
     uint32_t a[2][I::kRows][I::kGroupSteps][4];
     uint4 words[I::kRows][I::kGroupSteps / 2];
@@ -125,8 +125,8 @@ class Consumer {
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < I::kGroupSteps; ++step) {
-        const int offset = (i / kGroups * I::kOperandBytes >> 4) +
-                           (i % kGroups * I::kGroupSteps + step) * 2;
+        const int offset =
+            (i / kGroups * I::kOperandBytes >> 4) + (i % kGroups * I::kGroupSteps + step) * 2;
 #pragma unroll
         for (int row = 0; row < I::kRows; ++row) {
           wgmma<I::kTokens>(sums_.running[row], a[row][step], operand + offset);
@@ -149,8 +149,8 @@ class Consumer {
       if (i % kGroups == 0) f.scale[row] = TileScale::of(load_shared(tile + lane_.scales));
 #pragma unroll
       for (int half = 0; half < I::kGroupSteps / 2; ++half) {
-        f.words[row][half] = load_shared4(
-            tile + lane_.codes + (i % kGroups * I::kGroupSteps / 2 + half) * kHalfBytes);
+        f.words[row][half] = load_shared4(tile + lane_.codes +
+                                          (i % kGroups * I::kGroupSteps / 2 + half) * kHalfBytes);
       }
     }
   }

@@ -42,8 +42,8 @@ class Epilogue {
   __device__ __forceinline__ Epilogue(const GemmParams& p, uint32_t shared)
       : p_(p), shared_(shared) {}
 
-  // Starts to bring the terms of the tile's tokens and of this warpgroup's channels to shared memory.
-  // Nobody waits for them until the main loop is over.
+  // Starts to bring the terms of the tile's tokens and of this warpgroup's channels to shared
+  // memory. Nobody waits for them until the main loop is over.
   __device__ __forceinline__ void fetch_terms(const TilePlace& place, int warpgroup) {
     const int thread = reread_thread() % 128;
     const int token0 = place.token_tile * I::kTokens;
@@ -53,7 +53,7 @@ class Epilogue {
       store_shared4(shared_ + I::kPlace + warpgroup * 16, token0, channel0, 0, 0);
     }
     const uint32_t tokens = shared_ + I::kTokenTerms + warpgroup * I::kTokens * 16;
-    const int second = p_.tokens;                         // the INT8 part comes second
+    const int second = p_.tokens;                        // the INT8 part comes second
     const int first = p_.int4_blocks == 0 ? second : 0;  // unless it is the only one
     for (int i = thread; i < I::kTokens; i += 128) {
       const bool inside = token0 + i < p_.tokens;
@@ -130,8 +130,8 @@ class Epilogue {
     const uint4 tile = reload_shared4(shared_ + I::kPlace + warpgroup * 16);
     const int first_token = tile.x + token, channel = tile.y + own;
     place.tokens_left = channel < p_.channels ? p_.tokens - first_token : 0;
-    place.out = static_cast<uint16_t*>(p_.out) +
-                static_cast<int64_t>(first_token) * p_.channels + channel;
+    place.out =
+        static_cast<uint16_t*>(p_.out) + static_cast<int64_t>(first_token) * p_.channels + channel;
     return place;
   }
 

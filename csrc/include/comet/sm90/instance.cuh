@@ -15,7 +15,8 @@ constexpr int kReservedPerBlock = 1024;
 // kStageBlocks: blocks of 128 of K a pipeline stage holds. kGroupSteps: k32 steps unpacked and
 // multiplied at once. kParkedRegisters: INT4 sums that stay in registers while the INT8 part runs,
 // the others wait in shared memory. kResidency: thread blocks an SM. kBoost: consumers take over
-// registers of the producer. kMostStages: the pipeline is as deep as shared memory allows, up to this.
+// registers of the producer. kMostStages: the pipeline is as deep as shared memory allows, up to
+// this.
 template <int kTokens_, int kWarpgroups_, int kRows_, int kStageBlocks_, int kGroupSteps_,
           int kParkedRegisters_, int kResidency_, bool kBoost_, Schedule kSchedule_,
           int kMostStages = 8>
@@ -35,12 +36,9 @@ struct Instance {
   static constexpr int kChunks = kRows * kSums / 4;      // the same in 16-byte pieces
   static constexpr int kConsumers = kWarpgroups * 128;
   static constexpr int kThreads = kConsumers + (kBoost ? 128 : 32);
-  // Consumers take what the kernel was launched with, 65,536 registers at most, less the producer's.
-  static constexpr bool kOneTile = kSchedule == Schedule::kCluster;
-  static constexpr int kConsumerRegisters =
-      kWarpgroups == 2 ? 232 : kWarpgroups == 3 ? 144 : kOneTile ? 112 : 104;
-  static constexpr int kProducerRegisters =
-      kWarpgroups == 2 ? 40 : kWarpgroups == 3 ? 80 : kOneTile ? 32 : 56;
+  // Together what the kernel is launched with: at most 65,536 registers.
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 144;
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 80;
 
   static constexpr int kParkedChunks = kParkedRegisters / 4;
   static constexpr int kSharedChunks = kChunks - kParkedChunks;
@@ -71,7 +69,7 @@ struct Instance {
   static constexpr int kSharedBytes = kEmpty + kStages * 8;
   static constexpr int kClassBytes = kChunks * kConsumers * 16;
 
-  static_assert(!kBoost || (kWarpgroups >= 2 && kWarpgroups <= 4));
+  static_assert(!kBoost || kWarpgroups == 2 || kWarpgroups == 3);
   static_assert(kStageBlocks == 1 || kStageBlocks == 2);
   static_assert(kStages >= 3 && kSharedBytes <= kBudget);
   static_assert(kSchedule == Schedule::kStream || 2 * kClassBytes <= kParked);

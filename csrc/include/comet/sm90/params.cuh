@@ -18,13 +18,13 @@ struct GemmParams {
   int* flags;                  // stream-K: one a block and warpgroup, zero between launches
   int tokens, padded_tokens;
   int channels, channel_tiles;
-  int int4_blocks, blocks;      // blocks of 128 along K
-  int token_tiles, row_tiles;   // output tiles
-  int raster;                   // token tiles that are swept together
-  int prefetch;                 // stages of weights fetched before the wait
-  int early_trigger;            // see kernel.cuh
-  int split;                    // blocks of a cluster that share a tile's K
-  int last_int4, first_int8;    // ranks below hold INT4 sums; ranks from here on INT8 sums
+  int int4_blocks, blocks;     // blocks of 128 along K
+  int token_tiles, row_tiles;  // output tiles
+  int raster;                  // token tiles that are swept together
+  int prefetch;                // stages of weights fetched before the wait
+  int early_trigger;           // see kernel.cuh
+  int split;                   // blocks of a cluster that share a tile's K
+  int last_int4, first_int8;   // ranks below hold INT4 sums; ranks from here on INT8 sums
   int shared_tiles, share, share_rest, share_unit;  // stream-K, see schedule.cuh
   int fp16;
 };

@@ -63,8 +63,8 @@ class Producer {
   __device__ __forceinline__ Step step_at(int step) const {
     if constexpr (I::kStageBlocks == 1) return {begin_ + step, 1};
     const bool int8 = step >= steps4_;
-    const int block = int8 ? boundary_ + (step - steps4_) * I::kStageBlocks
-                           : begin_ + step * I::kStageBlocks;
+    const int block =
+        int8 ? boundary_ + (step - steps4_) * I::kStageBlocks : begin_ + step * I::kStageBlocks;
     return {block, min(I::kStageBlocks, (int8 ? end_ : boundary_) - block)};
   }
 

@@ -88,8 +88,8 @@ struct TilePlace {
   int token_tile, row_tile;
 };
 
-// Token tiles run fastest, `raster` of them at a time: neighbours share weights, and the activations
-// of one sweep stay in the L2 cache.
+// Token tiles run fastest, `raster` of them at a time: neighbours share weights, and the
+// activations of one sweep stay in the L2 cache.
 __device__ __forceinline__ TilePlace tile_place(const GemmParams& p, int tile) {
   if (p.token_tiles == 1) return {0, tile};
   const unsigned sweep = p.raster * p.row_tiles;

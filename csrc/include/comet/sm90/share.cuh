@@ -14,7 +14,7 @@ struct Classes {
   bool int4, int8;
 
   __device__ __forceinline__ static Classes of(const GemmParams& p, int begin, int end) {
-    return {begin < min(end, p.int4_blocks), end > max(begin, p.int4_blocks)};
+    return {begin<min(end, p.int4_blocks), end> max(begin, p.int4_blocks)};
   }
 };
 
@@ -178,11 +178,10 @@ __device__ __forceinline__ void collect(const GemmParams& p, Sums<I>& sums, cons
                      });
     }
     if (classes.int4 && two) {
-      add_partial<I>(partial_slot<I>(p, other, warpgroup, 0) + thread,
-                     [&](int c, int4 v) {
-                       add(v, sums.parked_chunk(c));
-                       sums.park_chunk(c, v);
-                     });
+      add_partial<I>(partial_slot<I>(p, other, warpgroup, 0) + thread, [&](int c, int4 v) {
+        add(v, sums.parked_chunk(c));
+        sums.park_chunk(c, v);
+      });
     }
     named_barrier(1 + warpgroup, 128);
     if (thread == 0) *flag = 0;  // ready for the next launch

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weight tile of sm_90a: 64 output channels x 128 input channels, 4224 bytes.
 //
-//   4096 bytes of codes: word [warp 4][half 2][lane 32][k32 step 2][row half 2]. A lane's four words
+//   4096 bytes of codes: word [warp 4][half 2][lane 32][k32 step 2][row half 2]. A lane's four
+//   words
 //        of one half are one 16-byte load. A word holds eight codes of one channel: low nibbles
 //        k..k+3, high nibbles k+16..k+19, which are two registers of the wgmma A fragment.
 //   128 bytes of scales: (s, 255 - s * z) of each channel.

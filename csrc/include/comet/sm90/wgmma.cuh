@@ -55,10 +55,10 @@ __device__ __forceinline__ uint64_t operand_descriptor(uint32_t shared) {
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // clang-format on
 
-#define COMET_WGMMA(tokens, numbers, a0, a1, a2, a3, desc, ...)                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k32.s32.u8.s8 {" numbers         \
-               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #desc ", 1;\n"              \
-               : __VA_ARGS__                                                                \
+#define COMET_WGMMA(tokens, numbers, a0, a1, a2, a3, desc, ...)                                  \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k32.s32.u8.s8 {" numbers "}, {%" #a0 \
+               ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #desc ", 1;\n"                               \
+               : __VA_ARGS__                                                                     \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor))
 
 // d += a * B for 64 channels and kTokens tokens.

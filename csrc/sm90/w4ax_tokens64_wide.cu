@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "comet/sm90/instances.cuh"
-
-COMET_W4AX_INSTANTIATE(T64x3)
-COMET_W4AX_INSTANTIATE(T64x4)
-COMET_W4AX_INSTANTIATE(T64s3)
