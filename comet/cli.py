@@ -160,7 +160,7 @@ def _build(options: argparse.Namespace) -> None:
 
 def _add_bench(commands) -> None:
     parser = _command(commands, "bench", "Time the linear layers of a model's shapes.", _bench)
-    parser.add_argument("model", help="a model of resources/paper/model_shapes.csv")
+    parser.add_argument("model", help="a model of resources/paper/model_shapes.csv, or reference")
     parser.add_argument("--m", type=int, nargs="+", default=[16, 64, 256], help="batch sizes")
     parser.add_argument("--backends", nargs="+", default=["comet-w4ax", "cublas-bf16"])
     parser.add_argument("--library", type=Path, default=Path("build/kernels/libcomet_kernels.so"))
@@ -182,12 +182,15 @@ def _add_publish(commands) -> None:
     parser = _command(commands, "publish", "Make a run a committed reference run.", _publish)
     parser.add_argument("run_folder", type=Path, help="such as results/local-h200")
     parser.add_argument("name", help="name of the reference run, such as h200")
+    parser.add_argument(
+        "--keep-failed", action="store_true", help="publish failed records with their reasons"
+    )
 
 
 def _publish(options: argparse.Namespace) -> None:
     from comet.publish import publish
 
-    for path in publish(options.run_folder, options.name):
+    for path in publish(options.run_folder, options.name, keep_failed=options.keep_failed):
         print(path)
 
 

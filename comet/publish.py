@@ -9,7 +9,12 @@ from comet.errors import UserError
 from comet.measurements import KINDS, REPOSITORY, read_records, write_records
 
 
-def publish(source: Path | str, name: str, repository: Path | str = REPOSITORY) -> list[Path]:
+def publish(
+    source: Path | str,
+    name: str,
+    repository: Path | str = REPOSITORY,
+    keep_failed: bool = False,
+) -> list[Path]:
     """Copy the records of a run into ``results/<name>`` of the repository.
 
     Skipped records are left out: they tell what that machine lacked, not what it measured.
@@ -17,6 +22,8 @@ def publish(source: Path | str, name: str, repository: Path | str = REPOSITORY) 
     Args:
         source: folder of the run, such as ``results/local-h200``.
         name: name of the reference run, such as ``h200``.
+        keep_failed: publish failed records too, with their reasons, instead of refusing the run;
+            for a rival that does not support a case.
         repository: where the reference run goes; its tracked files must be unchanged.
 
     Returns:
@@ -34,7 +41,7 @@ def publish(source: Path | str, name: str, repository: Path | str = REPOSITORY) 
         )
     _check_clean(repository)
     found = {kind: source / f"{kind}.jsonl" for kind in (*KINDS, "choices")}
-    found = {kind: _checked(path) for kind, path in found.items() if path.is_file()}
+    found = {kind: _checked(path, keep_failed) for kind, path in found.items() if path.is_file()}
     found = {kind: records for kind, records in found.items() if records}
     if not found:
         raise UserError(f"{source} has no measured records to publish; run a target there first")
@@ -57,12 +64,14 @@ def _check_clean(repository: Path) -> None:
         )
 
 
-def _checked(path: Path) -> list:
+def _checked(path: Path, keep_failed: bool) -> list:
     records = [record for record in read_records(path) if record.status != "skipped"]
     for record in records:
         what = f"{path}: {record.backend} {record.metric} of {record.case.get('model')}"
-        if record.status == "failed":
-            raise UserError(f"{what} failed ({record.reason}); repair it and run it again")
+        if record.status == "failed" and not keep_failed:
+            raise UserError(
+                f"{what} failed ({record.reason}); repair it and run it again, or keep it with --keep-failed"
+            )
         if record.provenance.get("dirty") is not False or not record.provenance.get("commit"):
             raise UserError(f"{what} was measured from changed files; commit them and run it again")
     return records

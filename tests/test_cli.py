@@ -77,6 +77,13 @@ def test_publish_refuses_a_record_that_is_no_result(repository, run_folder, bad,
     assert not (repository / "results").exists()
 
 
+def test_publish_keeps_failed_records_on_demand(repository, run_folder):
+    failed = record(samples=[], status="failed", reason="the rival refuses this shape")
+    write_records(run_folder / "gemm.jsonl", [record(), failed])
+    (written,) = publish(run_folder, "h200", repository, keep_failed=True)
+    assert read_records(written) == [record(), failed]
+
+
 def test_publish_refuses_an_empty_run(repository, tmp_path):
     with pytest.raises(UserError, match="no measured records"):
         publish(tmp_path, "h200", repository)

@@ -107,6 +107,13 @@ def test_schema_agrees_with_the_rows():
         assert CHECKPOINT_OF_ROW.get(name) == row.checkpoint, name
 
 
+def test_schema_agrees_with_the_backends():
+    from comet.speed.backends import BACKENDS
+
+    allowed = SCHEMA["$defs"]["gemm"]["properties"]["backends"]["items"]["enum"]
+    assert set(allowed) == set(BACKENDS)
+
+
 def test_schema_agrees_with_models_and_texts():
     from comet.config import FAMILIES
     from comet.data import entries as texts
