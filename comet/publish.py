@@ -69,9 +69,7 @@ def _checked(path: Path, keep_failed: bool) -> list:
     for record in records:
         what = f"{path}: {record.backend} {record.metric} of {record.case.get('model')}"
         if record.status == "failed" and not keep_failed:
-            raise UserError(
-                f"{what} failed ({record.reason}); repair it and run it again, or keep it with --keep-failed"
-            )
+            raise UserError(f"{what} failed ({record.reason}); repair it, or use --keep-failed")
         if record.provenance.get("dirty") is not False or not record.provenance.get("commit"):
             raise UserError(f"{what} was measured from changed files; commit them and run it again")
     return records
