@@ -9,6 +9,16 @@ from comet.speed import capability
 
 # The paper fixes the share of INT4 x INT4 products in its kernel tests (section 6.1).
 PAPER_INT4_SHARE = 0.75
+# The layers on which rival kernels are compared; six shapes from wide and short to narrow and long.
+REFERENCE = "reference"
+REFERENCE_LAYERS = (
+    ("LLaMA-2-7B", "qkv"),
+    ("LLaMA-2-13B", "qkv"),
+    ("LLaMA-3-8B", "gate_up"),
+    ("LLaMA-3-8B", "down"),
+    ("LLaMA-3-70B", "gate_up"),
+    ("LLaMA-3-70B", "o"),
+)
 GPU_HINT = "run the same command on a machine with an NVIDIA GPU; this record is then replaced"
 
 
@@ -16,29 +26,37 @@ def gemm_cases(model: str, m: list[int]) -> list[dict]:
     """The linears of one decoder layer at each batch size, in the default W4Ax modes.
 
     Args:
-        model: a model of ``resources/paper/model_shapes.csv``.
+        model: a model of ``resources/paper/model_shapes.csv``, or ``reference`` for the six layers
+            on which rival kernels are compared.
         m: batch sizes (tokens).
 
     Raises:
         UserError: the model is not in the table.
     """
+    layers = REFERENCE_LAYERS
+    if model != REFERENCE:
+        layers = tuple((model, layer) for layer in shapes_of(model).linears)
     return [
-        {
-            "model": model,
-            "layer": layer,
-            "m": batch,
-            "n": n,
-            "k": k,
-            "int4_share": PAPER_INT4_SHARE,
-            "act_scale": "token_block_multiple",
-            "weight_scale": "group_int",
-            "zero_point": False,
-            "hadamard": False,
-            "variant": "default",
-        }
-        for layer, (n, k) in shapes_of(model).linears.items()
+        _case(name, layer, batch, *shapes_of(name).linears[layer])
         for batch in m
+        for name, layer in layers
     ]
+
+
+def _case(model: str, layer: str, m: int, n: int, k: int) -> dict:
+    return {
+        "model": model,
+        "layer": layer,
+        "m": m,
+        "n": n,
+        "k": k,
+        "int4_share": PAPER_INT4_SHARE,
+        "act_scale": "token_block_multiple",
+        "weight_scale": "group_int",
+        "zero_point": False,
+        "hadamard": False,
+        "variant": "default",
+    }
 
 
 def gemm_records(
