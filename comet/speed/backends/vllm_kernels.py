@@ -123,11 +123,13 @@ def _marlin(shape: GemmShape, device: torch.device, int8: bool) -> Workload:
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     workspace = torch.zeros(sms * 4, device=device, dtype=torch.int32)
     x = torch.randn(shape.m, shape.k, device=device, dtype=torch.bfloat16)
-    token_scale = global_scale = None
+    token_scale = None
     if int8:
+        # With int8 activations group scales travel as 16-bit integers, and what they share is part
+        # of the token scales.
+        scales = torch.randint_like(scales, 1, 4097).to(torch.int16).view(scales.dtype)
         x = torch.randint(-127, 128, (shape.m, shape.k), device=device, dtype=torch.int8)
         token_scale = torch.rand(shape.m, 1, device=device)
-        global_scale = torch.rand(1, device=device)
     weights = [
         vllm.gptq_marlin_repack(_packed_along_k(shape, device), none, shape.k, shape.n, 4, int8)
         for _ in _copies(shape, shape.n * shape.k // 2, device)
@@ -136,7 +138,7 @@ def _marlin(shape: GemmShape, device: torch.device, int8: bool) -> Workload:
     def call(weight: torch.Tensor) -> torch.Tensor:
         sizes = (shape.m, shape.n, shape.k)
         flags = (True, False, True, False)  # full K, no atomics, fp32 reduction, integer zeros
-        operands = (x, None, weight, None, scales, token_scale, global_scale, None, none, none)
+        operands = (x, None, weight, None, scales, token_scale, None, None, none, none)
         return vllm.marlin_gemm(*operands, workspace, UINT4B8, *sizes, *flags)
 
     return Workload([lambda w=w: call(w) for w in weights], details={"copies": len(weights)})
