@@ -55,7 +55,7 @@ def _case(model: str, layer: str, m: int, n: int, k: int) -> dict:
         "weight_scale": "group_int",
         "zero_point": False,
         "hadamard": False,
-        "variant": "default",
+        "variant": "full",
     }
 
 
