@@ -8,7 +8,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from comet.errors import UserError
 from comet.models.families import Family, family_named
@@ -161,11 +166,16 @@ class ModelFolder:
     def tokenizer(self):
         """The folder's tokenizer.
 
+        A ``tokenizer.json`` is taken as it stands: the class that goes with a family would rebuild
+        the splitting of words and digits its own way, and recast weights keep their tokenizer.
+
         Raises:
             UserError: the folder has none.
         """
+        whole = (self.path / "tokenizer.json").is_file()
+        loader = PreTrainedTokenizerFast if whole else AutoTokenizer
         try:
-            return AutoTokenizer.from_pretrained(self.path, local_files_only=True)
+            return loader.from_pretrained(self.path, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"{self.path} has no tokenizer that can be read; copy the model's tokenizer files "

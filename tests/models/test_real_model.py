@@ -60,6 +60,13 @@ def perplexity(model: torch.nn.Module, ids: torch.Tensor) -> float:
         return math.exp(model(ids, labels=ids).loss.double().item())
 
 
+def test_three_families_have_one_tokenizer(folders):
+    text = "In 1969, 12,345 people (3.5 % of them) didn't vote.\n\nNext: line\ttab  two blanks"
+    tokens = {id: folder.tokenizer()(text).input_ids for id, folder in folders.items()}
+    assert len(tokens["smollm2"]) > 20
+    assert all(ids == tokens["smollm2"] for ids in tokens.values())
+
+
 def test_three_families_have_one_perplexity(folders, ids):
     assert ids.shape == (1, WINDOW)
     values = {id: perplexity(folder.load(), ids) for id, folder in folders.items()}
