@@ -13,7 +13,7 @@ from comet.models.entries import ModelEntry
 from comet.models.folder import ModelFolder
 from comet.models.prepare import prepare_model
 
-pytestmark = [pytest.mark.needs_data, pytest.mark.xdist_group("bars")]
+pytestmark = pytest.mark.needs_data
 MODEL = "smollm2-135m"
 
 
