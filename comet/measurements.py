@@ -144,6 +144,7 @@ def provenance(config: dict, seed: int, run_id: str | None = None) -> dict:
 
 def _git_state() -> tuple[str | None, bool | None]:
     """Commit and dirty flag; ``COMET_COMMIT`` names the commit of a tree copied without history."""
+
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True

@@ -14,8 +14,6 @@ from comet.kernels.build import LIBRARY_NAME, build, source_hash
 from comet.kernels.ptxas import kernel_resources, performance_warnings
 from comet.kernels.toolchain import find_toolchain, wheel_root
 
-pytestmark = pytest.mark.xdist_group("build")
-
 KERNEL = """
 #include "value.h"
 __global__ void NAME_kernel(int* out) { out[threadIdx.x] = VALUE + EXTRA; }

@@ -13,7 +13,7 @@ from comet.kernels import library as library_module
 from comet.kernels.library import INTERFACE_VERSION, Library, load
 from comet.kernels.toolchain import find_tool
 
-pytestmark = [pytest.mark.build, pytest.mark.xdist_group("build")]
+pytestmark = pytest.mark.build
 LAUNCHERS = ("comet_quantize", "comet_rmsnorm_quantize", "comet_silu_quantize")
 
 

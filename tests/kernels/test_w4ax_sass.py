@@ -10,7 +10,7 @@ from comet.kernels.library import INTERFACE_VERSION
 from comet.kernels.toolchain import find_tool
 from comet.kernels.w4ax_call import instances
 
-pytestmark = [pytest.mark.build, pytest.mark.xdist_group("build")]
+pytestmark = pytest.mark.build
 KERNEL = re.compile(r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E")
 
 

@@ -30,7 +30,7 @@ LAYOUT = BlockLayout(576, 3, 2)
 
 def build_test(test):
     """A test that needs the compiler; such tests share a worker."""
-    return pytest.mark.build(pytest.mark.xdist_group("build")(test))
+    return pytest.mark.build(test)
 
 
 # Loads and stores aside, all that SASS does for one more word is its conversion.
