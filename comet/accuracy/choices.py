@@ -36,6 +36,7 @@ CHOICES: tuple[dict, ...] = (
     {"weight_symmetric": True},
     {"weight_clip": "mse"},
     {"weight_clip": "none"},
+    {"weight_rounding": "gptq"},
     {"weight_rounding": "nearest"},
     {"weight_rounding": "nearest", "weight_clip": "mse"},
     {"weight_rounding": "nearest", "weight_clip": "none"},
@@ -99,11 +100,16 @@ def compare_choices(
             comparison, choice, chosen, window_losses(model, windows, str(choice)), source
         )
 
-    records = [score(choice) for choice in CHOICES]
+    records = [score(choice) for choice in distinct_choices(options)]
     score({})
     _disturb(model.get_input_embeddings(), seed)
     losses = window_losses(model, windows, "noise")
     return [*records, _record(comparison, NOISE, options, losses, source)]
+
+
+def distinct_choices(options: FMPQOptions) -> list[dict]:
+    """The configured options, then every choice that changes them."""
+    return [c for c in CHOICES if not c or replace(options, **c) != options]
 
 
 def _watch(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from comet.accuracy.choices import CHOICES, NOISE, Comparison, compare_choices
+from comet.accuracy.choices import NOISE, Comparison, compare_choices, distinct_choices
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.pipeline import Calibration
@@ -16,7 +16,7 @@ def records(tiny):
 
 
 def test_every_choice_is_scored_and_says_what_differs(records):
-    assert [r.case["options"] for r in records] == [*CHOICES, NOISE]
+    assert [r.case["options"] for r in records] == [*distinct_choices(FMPQOptions()), NOISE]
     for record in records[:-1]:
         assert record.case["options"].items() <= record.method["options"].items()
 
@@ -40,4 +40,11 @@ def test_the_first_row_is_the_configured_method(tiny, records):
 def test_noise_is_small_and_choices_matter(records):
     first, noise = records[0].median, records[-1].median
     assert noise == pytest.approx(first, rel=0.05)
-    assert len({r.median for r in records[:-1]}) > len(CHOICES) // 2
+    assert len({r.median for r in records[:-1]}) > len(records) // 2
+
+
+def test_a_choice_that_changes_nothing_is_left_out():
+    rounding = {"weight_rounding": "gptq"}
+    assert rounding not in distinct_choices(FMPQOptions())
+    assert rounding in distinct_choices(FMPQOptions(weight_rounding="nearest"))
+    assert distinct_choices(FMPQOptions())[0] == {}
