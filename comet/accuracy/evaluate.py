@@ -17,9 +17,6 @@ from comet.measurements import Measurement, environment, provenance
 from comet.models.folder import ModelFolder
 
 LAYER_TOLERANCE = 1e-5
-# Rounding to 4 bits is chaotic: a relative change of 1e-7 in the embedding, the size of one fp32
-# rounding, moves the perplexity of one window by 1 to 3 %. Whole models agree within that only.
-MODEL_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -101,19 +98,16 @@ def evaluate_row(evaluation: Evaluation, config: dict, seed: int) -> list[Measur
 
 def _judged(record: Measurement, check: dict | None) -> Measurement:
     """The record, or a failed one when fake quantization and the integer reference disagree."""
-    if check is None:
+    if check is None or check["layer_difference"] <= check["layer_tolerance"]:
         return record
-    for what in ("layer", "model"):
-        if check[f"{what}_difference"] > check[f"{what}_tolerance"]:
-            return replace(
-                record,
-                samples=[],
-                median=None,
-                status="failed",
-                reason=f"fake quantization and the integer reference differ: {what} difference "
-                f"{check[f'{what}_difference']:.2e}, allowed {check[f'{what}_tolerance']:.0e}",
-            )
-    return record
+    return replace(
+        record,
+        samples=[],
+        median=None,
+        status="failed",
+        reason=f"fake quantization and the integer reference differ by "
+        f"{check['layer_difference']:.2e} in a layer, allowed {check['layer_tolerance']:.0e}",
+    )
 
 
 def _case(evaluation: Evaluation) -> dict:
@@ -163,8 +157,10 @@ def _integer_check(
 ) -> dict | None:
     """Compare fake quantization with exact integers; None where nothing is integer.
 
-    Each layer is compared on the same inputs (relative error of its output), and the perplexity of
-    the leading windows is computed by integers alone.
+    Each layer is compared on the same inputs (relative error of its output): that is judged. The
+    perplexity of the leading windows is also computed by integers alone and reported beside the
+    other. It cannot be judged: rounding to 4 bits is chaotic, and a relative change of 1e-7 in the
+    embedding, the size of one fp32 rounding, moves the perplexity of one window by percents.
     """
     layers = [m for m in model.modules() if isinstance(m, W4AxLinear) and m.act_scale]
     count = min(evaluation.integer_windows, len(windows))
@@ -183,7 +179,6 @@ def _integer_check(
         "ppl_fake": fake,
         "ppl_integer": exact,
         "model_difference": abs(exact / fake - 1),
-        "model_tolerance": MODEL_TOLERANCE,
     }
 
 
