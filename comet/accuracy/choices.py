@@ -87,7 +87,8 @@ def compare_choices(
         comparison.context,
         parse_windows(comparison.windows),
     )
-    model = folder.load(torch.float32, device)
+    # Weights that ask for gradients would keep every variant alive through autograd.
+    model = folder.load(torch.float32, device).requires_grad_(False)
     originals = {
         index: {name: layer.get_submodule(name) for name in folder.family.linears}
         for index, layer in enumerate(folder.family.layers_of(model))
