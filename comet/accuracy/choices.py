@@ -109,8 +109,11 @@ def compare_choices(
 
 
 def distinct_choices(options: FMPQOptions) -> list[dict]:
-    """The configured options, then every choice that changes them."""
-    return [c for c in CHOICES if not c or replace(options, **c) != options]
+    """The configured options, then every choice that gives options of its own."""
+    by_options = {}
+    for choice in CHOICES:
+        by_options.setdefault(replace(options, **choice), choice)
+    return list(by_options.values())
 
 
 def _watch(
