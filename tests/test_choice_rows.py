@@ -17,12 +17,23 @@ def test_choices_stand_beside_the_default_of_the_same_text():
     other = record(1.0, {}, windows="0-1")
     failed = record(None, {"act_hadamard": True}, "failed")
     rows = choice_rows([record(40.0, {}), record(44.0, {"int8_share": 0.0}), failed, other])
-    assert [row["Choice"] for row in rows] == ["default", "int8_share = 0.0", "default"]
-    assert [row["Against the default"] for row in rows] == ["+0.0%", "+10.0%", "+0.0%"]
+    assert [row["Choice"] for row in rows] == [
+        "base: the defaults",
+        "int8_share = 0.0",
+        "base: the defaults",
+    ]
+    assert [row["Against the base"] for row in rows] == ["+0.0%", "+10.0%", "+0.0%"]
     assert rows[1] == rows[1] | {"Model": "m", "Perplexity": "44.00"}
 
 
 def test_without_a_default_nothing_is_compared():
     (row,) = choice_rows([record(44.0, {"int8_share": 0.0})])
-    assert row["Against the default"] == "unknown"
+    assert row["Against the base"] == "unknown"
     assert choice_rows([]) == []
+
+
+def test_a_base_that_is_not_the_default_says_so():
+    base = record(40.0, {}) | {"method": {"options": {"weight_rounding": "nearest"}}}
+    (row,) = choice_rows([base])
+    assert row["Choice"] == "base: weight_rounding = nearest"
+    assert row["Text"] == "d, windows 0-5"
