@@ -1,13 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV4 attention inside a Hugging Face model, as a registered attention function."""
+"""Attention with quantized K and V inside a Hugging Face model, as a registered function."""
+
+from collections.abc import Collection, Mapping
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from comet.kernels.kv4_reference import kv4_attention
+from comet.accuracy.kv_quantization import KVQuantization
+from comet.errors import UserError
+from comet.kernels.kv4_reference import paged_attention
 
 NAME = "comet_kv4"
+EXACT = KVQuantization(key_bits=16, value_bits=16)
+
+
+def use_kv4(
+    model: torch.nn.Module,
+    options: KVQuantization | None = None,
+    layers: Collection[int] | None = None,
+    key_smoothing: Mapping[int, torch.Tensor] | None = None,
+) -> None:
+    """Make a loaded causal language model keep K and V in few bits.
+
+    Args:
+        model: causal language model of one of comet's families; changed in place.
+        options: how; the default is the KV4 format of the kernels.
+        layers: numbers of the decoder layers that are quantized; None for all of them.
+        key_smoothing: layer number -> fp32 [kv_heads, D]: K is divided by it before it is
+            quantized and Q multiplied by it, after RoPE (SmoothAttention).
+
+    Raises:
+        UserError: the model has no rotary embedding, but K shall be stored before it.
+        ValueError: a Hadamard of a head whose size is no power of two.
+    """
+    options = options or KVQuantization()
+    for module in _attention_modules(model):
+        index = module.layer_idx
+        if options.hadamard and module.head_dim & (module.head_dim - 1):
+            raise ValueError(f"no Hadamard of a head of {module.head_dim} channels")
+        chosen = layers is None or index in layers
+        module.kv_quantization = options if chosen else EXACT
+        smoothing = (key_smoothing or {}).get(index)
+        module.kv_smoothing = smoothing if chosen else None
+        if options.before_rope and not hasattr(module, "kv_rotation"):
+            module.register_forward_pre_hook(_remember_rotation, with_kwargs=True)
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+
+
+def _attention_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    return [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "head_dim")]
+
+
+def _remember_rotation(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+    """Keep cos and sin of the call; the attention function is not given them."""
+    rotation = kwargs.get("position_embeddings")
+    if rotation is None:
+        raise UserError("K before RoPE was asked for, but this model has no rotary embedding")
+    module.kv_rotation = rotation
 
 
 def _attention(
@@ -20,7 +72,7 @@ def _attention(
     sliding_window: int | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """The signature that transformers calls; windows are whole and unpadded, so the mask is causal.
+    """The signature that transformers calls; sequences are whole, so the mask is causal.
 
     Args:
         query: [batch, heads, T, D].
@@ -28,13 +80,38 @@ def _attention(
     """
     if query.shape[2] != key.shape[2]:
         raise ValueError("KV4 evaluation runs whole windows without a cache (use_cache=False)")
+    options = module.kv_quantization
+    if module.kv_smoothing is not None:
+        factor = module.kv_smoothing.to(key)[:, None]
+        key = key / factor
+        query = query * factor.repeat_interleave(query.shape[1] // key.shape[1], dim=0)
+    if options.hadamard:
+        query, key = _rotated(query), _rotated(key)
+    if options.before_rope:
+        cos, sin = (part[:, None].float() for part in module.kv_rotation)
+        # RoPE is a rotation: its inverse has the opposite angle.
+        plain = _rope(key.float(), cos, -sin)
+        stored = _rope(options.restore_keys(plain), cos, sin)
+    else:
+        stored = options.restore_keys(key)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out = kv4_attention(query, key, value, scale, sliding_window)
+    values = options.restore_values(value)
+    out = paged_attention(query, key, stored, values, scale, options.key_page, sliding_window)
     return out.transpose(1, 2).contiguous(), None
 
 
-def use_kv4(model: torch.nn.Module) -> None:
-    """Make a loaded causal language model keep K and V of every layer in 4 bit."""
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+def _rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def _rotated(x: torch.Tensor) -> torch.Tensor:
+    """Orthonormal Walsh-Hadamard transform of the last dimension, a power of two."""
+    size = x.shape[-1]
+    y, step = x.float(), 1
+    while step < size:
+        y = y.unflatten(-1, (size // (2 * step), 2, step))
+        y = torch.stack((y[..., 0, :] + y[..., 1, :], y[..., 0, :] - y[..., 1, :]), dim=-2)
+        y = y.flatten(-3)
+        step *= 2
+    return (y * size**-0.5).to(x.dtype)

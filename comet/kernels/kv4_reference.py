@@ -35,18 +35,46 @@ def kv4_attention(
     Returns:
         [batch, heads, T, D] in the type of ``query``.
     """
-    groups = query.shape[1] // key.shape[1]
-    exact = key.repeat_interleave(groups, dim=1).float()
-    sealed = restore_keys(key).repeat_interleave(groups, dim=1).float()
-    values = restore_values(value).repeat_interleave(groups, dim=1).float()
+    return paged_attention(
+        query, key, restore_keys(key), restore_values(value), scale, PAGE, window
+    )
+
+
+def paged_attention(
+    query: torch.Tensor,
+    exact: torch.Tensor,
+    stored: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    page: int,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Causal attention over keys that are quantized as soon as their page is full.
+
+    Args:
+        query: [batch, heads, T, D].
+        exact: [batch, kv_heads, T, D], keys as they are while their page is not full.
+        stored: [batch, kv_heads, T, D], keys as a full page reads back.
+        values: [batch, kv_heads, T, D], values as they read back.
+        scale: factor of the scores.
+        page: tokens of a page; 1 means that a key is quantized when it is written.
+        window: tokens that a query sees (sliding window) or None.
+
+    Returns:
+        [batch, heads, T, D] in the type of ``query``.
+    """
+    groups = query.shape[1] // exact.shape[1]
+    exact = exact.repeat_interleave(groups, dim=1).float()
+    stored = stored.repeat_interleave(groups, dim=1).float()
+    values = values.repeat_interleave(groups, dim=1).float()
     scaled = query.float() * scale
-    scores = scaled @ sealed.transpose(-1, -2)
+    scores = scaled @ stored.transpose(-1, -2)
     tokens = query.shape[2]
-    for start in range(0, tokens, PAGE):
-        page = slice(start, start + PAGE)
+    for start in range(0, tokens if page > 1 else 0, page):
+        columns = slice(start, start + page)
         # The token that fills a page already sees it sealed.
-        rows = slice(start, start + PAGE - 1)
-        scores[..., rows, page] = scaled[..., rows, :] @ exact[..., page, :].transpose(-1, -2)
+        rows = slice(start, start + page - 1)
+        scores[..., rows, columns] = scaled[..., rows, :] @ exact[..., columns, :].transpose(-1, -2)
     position = torch.arange(tokens, device=query.device)
     hidden = position[None, :] > position[:, None]
     if window is not None:
