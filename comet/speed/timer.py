@@ -59,18 +59,7 @@ def time_graph(
     Returns:
         Microseconds a call, one sample a replay.
     """
-    rounds = max(1, math.ceil(options.least_calls / len(calls)))
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for call in calls[:2]:  # lazy initialisation stays outside the graph
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(rounds):
-            for call in calls:
-                call()
+    graph, count = capture(calls, options.least_calls)
     torch.cuda.synchronize()
     time.sleep(options.pause)
     for _ in range(options.warm_up):
@@ -82,5 +71,24 @@ def time_graph(
         graph.replay()
         end.record()
         end.synchronize()
-        samples.append(start.elapsed_time(end) * 1e3 / (rounds * len(calls)))
+        samples.append(start.elapsed_time(end) * 1e3 / count)
     return samples
+
+
+def capture(
+    calls: Sequence[Callable[[], object]], least_calls: int
+) -> tuple[torch.cuda.CUDAGraph, int]:
+    """One CUDA graph of whole rounds of the calls, and how many calls it holds."""
+    rounds = max(1, math.ceil(least_calls / len(calls)))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls[:2]:  # lazy initialisation stays outside the graph
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(rounds):
+            for call in calls:
+                call()
+    return graph, rounds * len(calls)
