@@ -2,6 +2,7 @@
 """Checks of quantization arguments, and the call into the library's quantization kernels."""
 
 import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
 from typing import NamedTuple
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 from comet.errors import UserError
 from comet.formats.activations import MODES
 from comet.formats.blocks import BLOCK
-from comet.kernels.library import load_for
+from comet.kernels import calls
+from comet.kernels.calls import SIZE, address, fields
+from comet.kernels.checks import DTYPES, check_dtype, check_like, check_tensor
 from comet.kernels.operands import LAYOUTS, ActivationOperand, padded_tokens
 
-DTYPES = (torch.float16, torch.bfloat16)
 MAX_CHANNELS = 32768
 MAX_CHANNELS_NORM = 16384
 
@@ -35,39 +37,13 @@ class QuantizeArgs(ctypes.Structure):
     """Mirror of ``CometQuantizeArgs`` in csrc/include/comet/activations.h."""
 
     _fields_ = (
-        ("size", ctypes.c_uint32),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "dtype",
-                "tokens",
-                "channels",
-                "int4_blocks",
-                "int8_blocks",
-                "mode",
-                "layout",
-                "zero_point",
-                "hadamard",
-                "dependent_launch",
-            )
-        ),
-        ("epsilon", ctypes.c_float),
-        ("x_stride", ctypes.c_int64),
-        ("second_stride", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "x",
-                "second",
-                "weight",
-                "sum_out",
-                "permutation",
-                "operand",
-                "scales",
-                "sums",
-                "multiples",
-            )
-        ),
+        SIZE,
+        *fields(c_int32, "dtype", "tokens", "channels", "int4_blocks", "int8_blocks", "mode"),
+        *fields(c_int32, "layout", "zero_point", "hadamard", "dependent_launch"),
+        *fields(c_float, "epsilon"),
+        *fields(c_int64, "x_stride", "second_stride"),
+        *fields(c_void_p, "x", "second", "weight", "sum_out", "permutation"),
+        *fields(c_void_p, "operand", "scales", "sums", "multiples"),
     )
 
 
@@ -108,7 +84,6 @@ def launch(
     if x.shape[0] == 0:
         return out
     arguments = QuantizeArgs(
-        size=ctypes.sizeof(QuantizeArgs),
         dtype=DTYPES.index(x.dtype),
         tokens=x.shape[0],
         channels=x.shape[1],
@@ -122,37 +97,23 @@ def launch(
         epsilon=epsilon,
         x_stride=x.stride(0),
         second_stride=0 if second is None else second.stride(0),
-        x=x.data_ptr(),
-        second=_address(second),
-        weight=_address(weight),
-        sum_out=_address(sum_out),
-        permutation=_address(how.permutation),
-        operand=out.operand.data_ptr(),
-        scales=out.scales.data_ptr(),
-        sums=out.sums.data_ptr(),
-        multiples=None if how.layout == "sm90" else out.multiples.data_ptr(),
+        x=address(x),
+        second=address(second),
+        weight=address(weight),
+        sum_out=address(sum_out),
+        permutation=address(how.permutation),
+        operand=address(out.operand),
+        scales=address(out.scales),
+        sums=address(out.sums),
+        multiples=None if how.layout == "sm90" else address(out.multiples),
     )
-    library = load_for(x.device)
-    launcher = library.function(name, ctypes.POINTER(QuantizeArgs), ctypes.c_void_p)
-    with torch.cuda.device(x.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        library.check(launcher(ctypes.byref(arguments), stream), name)
+    calls.launch(name, arguments, x.device)
     return out
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 def check_weight(x: Tensor, weight: Tensor) -> None:
     """Check an RMSNorm weight against the activations x [M, K]."""
-    if weight.shape != x.shape[1:] or weight.dtype != x.dtype or weight.device != x.device:
-        raise UserError(
-            f"weight is {weight.dtype} {tuple(weight.shape)} on {weight.device}; it must be "
-            f"{x.dtype} {tuple(x.shape[1:])} on {x.device}"
-        )
-    if not weight.is_contiguous():
-        raise UserError(f"weight has stride {weight.stride(0)}; it must be contiguous")
+    check_tensor("weight", weight, x.dtype, x.shape[1:], x.device)
 
 
 def check(
@@ -186,35 +147,18 @@ def check(
     if how.layout == "sm80" and how.zero_point:
         raise UserError("zero_point is true; layout sm80 holds symmetric 4-bit codes only")
     if how.permutation is not None:
-        _check_permutation(how.permutation, x, blocks * BLOCK)
+        check_tensor("permutation", how.permutation, torch.int32, (blocks * BLOCK,), x.device)
 
 
 def _check_matrices(x: Tensor, others: dict[str, Tensor | None], limit: int) -> None:
     if x.dim() != 2:
         raise UserError(f"x has {x.dim()} dimensions; it must have 2, [tokens, channels]")
-    if x.dtype not in DTYPES:
-        raise UserError(f"x has dtype {x.dtype}; it must be torch.float16 or torch.bfloat16")
+    check_dtype("x has dtype", x.dtype)
     if not 0 < x.shape[1] <= limit:
         raise UserError(f"x has {x.shape[1]} channels; the limit is 1 to {limit}")
     for name, tensor in {"x": x, **others}.items():
         if tensor is None:
             continue
-        if tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device:
-            raise UserError(
-                f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; it must be "
-                f"{x.dtype} {tuple(x.shape)} on {x.device}"
-            )
+        check_like(name, tensor, x.dtype, x.shape, x.device)
         if tensor.stride(1) != 1:
             raise UserError(f"{name} has channel stride {tensor.stride(1)}; it must be 1")
-
-
-def _check_permutation(permutation: Tensor, x: Tensor, padded: int) -> None:
-    if permutation.shape != (padded,) or permutation.dtype != torch.int32:
-        raise UserError(
-            f"permutation is {permutation.dtype} {tuple(permutation.shape)}; it must be "
-            f"torch.int32 {(padded,)}"
-        )
-    if permutation.device != x.device:
-        raise UserError(f"permutation is on {permutation.device}; it must be on {x.device}")
-    if not permutation.is_contiguous():
-        raise UserError(f"permutation has stride {permutation.stride(0)}; it must be contiguous")

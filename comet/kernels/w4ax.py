@@ -10,16 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comet.errors import UserError
 from comet.formats.blocks import BLOCK, BlockLayout
 from comet.formats.weights import PackedWeight
 from comet.kernels import layout_sm90, w4ax_call
+from comet.kernels.checks import check_dtype, check_tensors, check_tiled, check_weight
 from comet.kernels.operands import ActivationOperand, padded_tokens
 from comet.kernels.plan_sm90 import plan_of
-
-CHANNEL_ALIGN = 8
-MAX_BLOCKS = 1024  # 131,072 input channels: below, int32 sums cannot overflow
-DTYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -48,31 +44,12 @@ def prepare_weight(weight: PackedWeight, device: torch.device | str) -> Prepared
     Raises:
         UserError: the weight is not ``group_int``, or N or K is outside the kernel's limits.
     """
-    if weight.scale_kind != "group_int":
-        raise UserError(f"weight scale_kind is {weight.scale_kind!r}; it must be 'group_int'")
-    check_weight(weight)
+    check_weight(weight, ("group_int",))
     fields = [
         t.to(device).contiguous() for t in (weight.codes, weight.group_scale, weight.group_zero)
     ]
     tile = w4ax_call.tile_weights if fields[0].is_cuda else layout_sm90.tile_weights
     return PreparedWeight(weight.layout, tile(*fields), weight.channel_scale.float().to(device))
-
-
-def check_weight(weight: PackedWeight) -> None:
-    """Check N and K against the limits of the kernels.
-
-    Raises:
-        UserError: one is outside.
-    """
-    if weight.out_features % CHANNEL_ALIGN:
-        raise UserError(
-            f"weight has {weight.out_features} output channels; they must be a multiple of "
-            f"{CHANNEL_ALIGN}"
-        )
-    if weight.layout.blocks > MAX_BLOCKS:
-        raise UserError(
-            f"weight has {weight.layout.channels} input channels; the limit is {MAX_BLOCKS * BLOCK}"
-        )
 
 
 def w4ax_linear(
@@ -157,25 +134,8 @@ def _on_cpu(operand, scales, tiles, channel_scale, bias, int4_blocks, dtype) -> 
 
 
 def _check(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, dtype) -> None:
-    if dtype not in DTYPES:
-        raise UserError(f"dtype is {dtype}; it must be torch.float16 or torch.bfloat16")
-    if tiles.dim() != 3 or tiles.shape[2] != layout_sm90.TILE_BYTES:
-        raise UserError(
-            f"tiles has shape {tuple(tiles.shape)}; it must be (N / 64 rounded up, blocks, "
-            f"{layout_sm90.TILE_BYTES})"
-        )
-    if scales.dim() != 2 or scales.shape[0] != 2:
-        raise UserError(f"scales has shape {tuple(scales.shape)}; it must be (2, tokens)")
-    tokens, channels, blocks = scales.shape[1], channel_scale.numel(), tiles.shape[1]
-    if channels % CHANNEL_ALIGN or layout_sm90.tile_rows(channels) != tiles.shape[0]:
-        raise UserError(
-            f"channel_scale has {channels} channels; {tiles.shape[0]} tile rows need a multiple of "
-            f"{CHANNEL_ALIGN} that rounds up to {tiles.shape[0] * layout_sm90.TILE_CHANNELS}"
-        )
-    if not 0 < blocks <= MAX_BLOCKS:
-        raise UserError(f"tiles has {blocks} blocks of K; the limit is 1 to {MAX_BLOCKS}")
-    if not 0 <= int4_blocks <= blocks:
-        raise UserError(f"int4_blocks is {int4_blocks}; it must be 0 to {blocks}")
+    check_dtype("dtype is", dtype)
+    tokens, channels, blocks = check_tiled(layout_sm90, scales, tiles, channel_scale, int4_blocks)
     expected = {
         "operand": (operand, torch.int8, (blocks, padded_tokens(tokens), BLOCK)),
         "scales": (scales, torch.float32, (2, tokens)),
@@ -184,21 +144,4 @@ def _check(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, dtype
         "channel_scale": (channel_scale, torch.float32, (channels,)),
         "bias": (bias, torch.float32, (channels,)),
     }
-    for name, (tensor, kind, shape) in expected.items():
-        if tensor is not None:
-            check_tensor(name, tensor, kind, shape, operand.device)
-
-
-def check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple, device) -> None:
-    """Check one tensor argument.
-
-    Raises:
-        UserError: dtype, shape, device or strides differ; names the argument, both values.
-    """
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device:
-        raise UserError(
-            f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; it must be "
-            f"{dtype} {shape} on {device}"
-        )
-    if not tensor.is_contiguous():
-        raise UserError(f"{name} has strides {tensor.stride()}; it must be contiguous")
+    check_tensors(expected, operand.device)

@@ -14,8 +14,8 @@ from comet.errors import UserError
 from comet.formats.blocks import BLOCK, BlockLayout
 from comet.formats.weights import PackedWeight
 from comet.kernels import layout_sm90, w4ax_call
+from comet.kernels.checks import check_dtype, check_tensors, check_weight
 from comet.kernels.operands import ActivationOperand, padded_tokens
-from comet.kernels.w4ax import DTYPES, check_tensor, check_weight
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def prepare_block_scaled(weight: PackedWeight, device: torch.device | str) -> Bl
     Raises:
         UserError: N or K is outside the kernel's limits.
     """
-    check_weight(weight)
+    check_weight(weight, ("group_fp", "group_int"))
     group_scale = weight.group_scale
     if weight.scale_kind == "group_fp":
         group_scale = torch.ones_like(weight.group_zero)  # the scale is applied in fp32
@@ -114,8 +114,7 @@ def _on_cpu(operand, scales, tiles, weight_scale, bias) -> Tensor:
 
 
 def _checked_out(operand, scales, sums, tiles, weight_scale, bias, dtype) -> Tensor:
-    if dtype not in DTYPES:
-        raise UserError(f"dtype is {dtype}; it must be torch.float16 or torch.bfloat16")
+    check_dtype("dtype is", dtype)
     if scales.dim() != 2 or weight_scale.dim() != 2:
         raise UserError(
             f"scales and weight_scale have {scales.dim()} and {weight_scale.dim()} dimensions; "
@@ -131,7 +130,5 @@ def _checked_out(operand, scales, sums, tiles, weight_scale, bias, dtype) -> Ten
         "weight_scale": (weight_scale, torch.float32, (blocks, channels)),
         "bias": (bias, torch.float32, (channels,)),
     }
-    for name, (tensor, kind, shape) in expected.items():
-        if tensor is not None:
-            check_tensor(name, tensor, kind, shape, operand.device)
+    check_tensors(expected, operand.device)
     return operand.new_empty((tokens, channels), dtype=dtype)

@@ -2,84 +2,45 @@
 """Calls into the library's sm_90a W4Ax kernels: argument structs, instances, workspaces."""
 
 import ctypes
+from ctypes import c_char_p, c_int32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from comet.kernels.calls import SIZE, address, current_stream, described, fields, launch
+from comet.kernels.checks import DTYPES
 from comet.kernels.layout_sm90 import TILE_BYTES, tile_rows
 from comet.kernels.library import Library, load_for
-
-DTYPES = (torch.float16, torch.bfloat16)
 
 
 class W4axArgs(ctypes.Structure):
     """Mirror of ``CometW4axArgs`` in csrc/include/comet/w4ax_sm90.h."""
 
     _fields_ = (
-        ("size", ctypes.c_uint32),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "dtype",
-                "tokens",
-                "channels",
-                "int4_blocks",
-                "int8_blocks",
-                "instance",
-                "split",
-                "grid",
-                "shared_tiles",
-                "prefetch",
-                "dependent_launch",
-                "early_trigger",
-            )
-        ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "activations",
-                "scales",
-                "sums",
-                "weights",
-                "channel_scale",
-                "bias",
-                "out",
-                "partials",
-                "flags",
-            )
-        ),
+        SIZE,
+        *fields(c_int32, "dtype", "tokens", "channels", "int4_blocks", "int8_blocks"),
+        *fields(c_int32, "instance", "split", "grid", "shared_tiles", "prefetch"),
+        *fields(c_int32, "dependent_launch", "early_trigger"),
+        *fields(c_void_p, "activations", "scales", "sums", "weights", "channel_scale", "bias"),
+        *fields(c_void_p, "out", "partials", "flags"),
     )
 
 
 class _Instance(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "tokens",
-                "channels",
-                "stream",
-                "residency",
-                "stages",
-                "warpgroups",
-                "partial_bytes",
-            )
-        ),
+        ("name", c_char_p),
+        *fields(c_int32, "tokens", "channels", "stream", "residency", "stages", "warpgroups"),
+        *fields(c_int32, "partial_bytes"),
     )
 
 
 class _TileWeightsArgs(ctypes.Structure):
     _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("channels", ctypes.c_int32),
-        ("blocks", ctypes.c_int32),
-        ("codes", ctypes.c_void_p),
-        ("group_scale", ctypes.c_void_p),
-        ("group_zero", ctypes.c_void_p),
-        ("tiles", ctypes.c_void_p),
+        SIZE,
+        *fields(c_int32, "channels", "blocks"),
+        *fields(c_void_p, "codes", "group_scale", "group_zero", "tiles"),
     )
 
 
@@ -129,12 +90,8 @@ class Plan:
 @cache
 def instances(library: Library) -> dict[str, Instance]:
     """Kernel instances of the library by name."""
-    count = library.function("comet_w4ax_instances")()
-    describe = library.function("comet_w4ax_instance", ctypes.c_int, ctypes.POINTER(_Instance))
     found = {}
-    for index in range(count):
-        raw = _Instance()
-        library.check(describe(index, ctypes.byref(raw)), "comet_w4ax_instance")
+    for index, raw in enumerate(described(library, "comet_w4ax", _Instance)):
         name = raw.name.decode()
         found[name] = Instance(
             index,
@@ -154,26 +111,17 @@ def tile_weights(codes: Tensor, group_scale: Tensor, group_zero: Tensor) -> Tens
     """``layout_sm90.tile_weights`` on the GPU; contiguous CUDA tensors."""
     channels, blocks = group_scale.shape
     tiles = codes.new_empty((tile_rows(channels), blocks, TILE_BYTES))
-    library = load_for(codes.device)
-    launcher = library.function(
-        "comet_tile_weights_sm90", ctypes.POINTER(_TileWeightsArgs), ctypes.c_void_p
-    )
     arguments = _TileWeightsArgs(
-        ctypes.sizeof(_TileWeightsArgs),
-        channels,
-        blocks,
-        codes.data_ptr(),
-        group_scale.data_ptr(),
-        group_zero.data_ptr(),
-        tiles.data_ptr(),
+        channels=channels,
+        blocks=blocks,
+        codes=address(codes),
+        group_scale=address(group_scale),
+        group_zero=address(group_zero),
+        tiles=address(tiles),
     )
-    with torch.cuda.device(codes.device):
-        stream = torch.cuda.current_stream()
-        library.check(
-            launcher(ctypes.byref(arguments), stream.cuda_stream), "comet_tile_weights_sm90"
-        )
-        # GEMMs prefetch weights before they wait for the kernel in front of them.
-        stream.synchronize()
+    launch("comet_tile_weights_sm90", arguments, codes.device)
+    # GEMMs prefetch weights before they wait for the kernel in front of them.
+    torch.cuda.current_stream(codes.device).synchronize()
     return tiles
 
 
@@ -196,18 +144,16 @@ def w4ax(
     """
     library = load_for(out.device)
     instance = instances(library)[plan.instance]
-    with torch.cuda.device(out.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        arguments = _arguments(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, out)
-        for name in ("split", "grid", "shared_tiles", "prefetch", "early_trigger"):
-            setattr(arguments, name, getattr(plan, name))
-        arguments.instance = instance.index
-        arguments.dependent_launch = plan.dependent_launch
-        if plan.shared_tiles:
-            workspace = _workspace(library, out.device, stream)
-            arguments.partials = workspace.sums(plan.grid * instance.partial_bytes)
-            arguments.flags = workspace.flags(plan.grid * instance.warpgroups)
-        _launch(library, "comet_w4ax_sm90", arguments, stream)
+    arguments = _arguments(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, out)
+    for name in ("split", "grid", "shared_tiles", "prefetch", "early_trigger"):
+        setattr(arguments, name, getattr(plan, name))
+    arguments.instance = instance.index
+    arguments.dependent_launch = plan.dependent_launch
+    if plan.shared_tiles:
+        workspace = _workspace(library, out.device)
+        arguments.partials = workspace.sums(plan.grid * instance.partial_bytes)
+        arguments.flags = workspace.flags(plan.grid * instance.warpgroups)
+    launch("comet_w4ax_sm90", arguments, out.device)
 
 
 def w4ax_block_scaled(
@@ -221,37 +167,28 @@ def w4ax_block_scaled(
     dependent_launch: bool,
 ) -> None:
     """Launch one GEMM with a scale per block on both sides; as ``w4ax``."""
-    library = load_for(out.device)
-    with torch.cuda.device(out.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        arguments = _arguments(operand, scales, sums, tiles, weight_scale, bias, 0, out)
-        arguments.dependent_launch = dependent_launch
-        _launch(library, "comet_w4ax_block_scaled_sm90", arguments, stream)
+    arguments = _arguments(operand, scales, sums, tiles, weight_scale, bias, 0, out)
+    arguments.dependent_launch = dependent_launch
+    launch("comet_w4ax_block_scaled_sm90", arguments, out.device)
 
 
 def _arguments(
     operand, scales, sums, tiles, channel_scale, bias, int4_blocks: int, out: Tensor
 ) -> W4axArgs:
     return W4axArgs(
-        size=ctypes.sizeof(W4axArgs),
         dtype=DTYPES.index(out.dtype),
         tokens=out.shape[0],
         channels=out.shape[1],
         int4_blocks=int4_blocks,
         int8_blocks=tiles.shape[1] - int4_blocks,
-        activations=operand.data_ptr(),
-        scales=scales.data_ptr(),
-        sums=sums.data_ptr(),
-        weights=tiles.data_ptr(),
-        channel_scale=channel_scale.data_ptr(),
-        bias=None if bias is None else bias.data_ptr(),
-        out=out.data_ptr(),
+        activations=address(operand),
+        scales=address(scales),
+        sums=address(sums),
+        weights=address(tiles),
+        channel_scale=address(channel_scale),
+        bias=address(bias),
+        out=address(out),
     )
-
-
-def _launch(library: Library, name: str, arguments: W4axArgs, stream: int) -> None:
-    launcher = library.function(name, ctypes.POINTER(W4axArgs), ctypes.c_void_p)
-    library.check(launcher(ctypes.byref(arguments), stream), name)
 
 
 class _Workspace:
@@ -282,9 +219,9 @@ class _Workspace:
 _workspaces: dict[tuple[torch.device, int, int], _Workspace] = {}
 
 
-def _workspace(library: Library, device: torch.device, stream: int) -> _Workspace:
+def _workspace(library: Library, device: torch.device) -> _Workspace:
     """The workspace of a stream, or of a graph capture: graphs may replay on other streams."""
-    capture = ctypes.c_uint64()
+    stream, capture = current_stream(device), ctypes.c_uint64()
     identify = library.function(
         "comet_capture_id", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
     )

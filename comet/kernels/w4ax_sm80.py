@@ -15,16 +15,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comet.errors import UserError
 from comet.formats.blocks import BLOCK, BlockLayout
 from comet.formats.packing import unpack_int4
 from comet.formats.weights import PackedWeight
 from comet.kernels import layout_sm80, w4ax_sm80_call
+from comet.kernels.checks import (
+    check_alignment,
+    check_dtype,
+    check_tensors,
+    check_tiled,
+    check_weight,
+)
 from comet.kernels.operands import ActivationOperand
 
-CHANNEL_ALIGN = 8
-MAX_BLOCKS = 1024  # 131,072 input channels: below, int32 sums cannot overflow
-DTYPES = (torch.float16, torch.bfloat16)
 # Macros of ``comet.kernels.build`` that leave one part of the design out (paper, figure 13). The
 # second reads weights prepared with ``interleaved=False``.
 VARIANTS = {
@@ -69,17 +72,7 @@ def prepare_weight_sm80(
     Raises:
         UserError: the weight is not ``group_int``, or N or K is outside the kernel's limits.
     """
-    if weight.scale_kind != "group_int":
-        raise UserError(f"weight scale_kind is {weight.scale_kind!r}; it must be 'group_int'")
-    if weight.out_features % CHANNEL_ALIGN:
-        raise UserError(
-            f"weight has {weight.out_features} output channels; they must be a multiple of "
-            f"{CHANNEL_ALIGN}"
-        )
-    if weight.layout.blocks > MAX_BLOCKS:
-        raise UserError(
-            f"weight has {weight.layout.channels} input channels; the limit is {MAX_BLOCKS * BLOCK}"
-        )
+    check_weight(weight, ("group_int",))
     fields = [t.to(device) for t in (weight.codes, weight.group_scale, weight.group_zero)]
     tiles = layout_sm80.tile_weights(*fields, weight.layout.int4_blocks, interleaved)
     channel_scale = weight.channel_scale.float().to(device).contiguous()
@@ -166,25 +159,8 @@ def _on_cpu(
 
 
 def _check(operand, scales, multiples, tiles, channel_scale, bias, int4_blocks, dtype) -> None:
-    if dtype not in DTYPES:
-        raise UserError(f"dtype is {dtype}; it must be torch.float16 or torch.bfloat16")
-    if tiles.dim() != 3 or tiles.shape[2] != layout_sm80.TILE_BYTES:
-        raise UserError(
-            f"tiles has shape {tuple(tiles.shape)}; it must be (N / 128 rounded up, blocks, "
-            f"{layout_sm80.TILE_BYTES})"
-        )
-    if scales.dim() != 2 or scales.shape[0] != 2:
-        raise UserError(f"scales has shape {tuple(scales.shape)}; it must be (2, tokens)")
-    tokens, channels, blocks = scales.shape[1], channel_scale.numel(), tiles.shape[1]
-    if channels % CHANNEL_ALIGN or layout_sm80.tile_rows(channels) != tiles.shape[0]:
-        raise UserError(
-            f"channel_scale has {channels} channels; {tiles.shape[0]} tile rows need a multiple of "
-            f"{CHANNEL_ALIGN} that rounds up to {tiles.shape[0] * layout_sm80.TILE_CHANNELS}"
-        )
-    if not 0 < blocks <= MAX_BLOCKS:
-        raise UserError(f"tiles has {blocks} blocks of K; the limit is 1 to {MAX_BLOCKS}")
-    if not 0 <= int4_blocks <= blocks:
-        raise UserError(f"int4_blocks is {int4_blocks}; it must be 0 to {blocks}")
+    check_dtype("dtype is", dtype)
+    tokens, channels, blocks = check_tiled(layout_sm80, scales, tiles, channel_scale, int4_blocks)
     row_bytes = int4_blocks * BLOCK // 2 + (blocks - int4_blocks) * BLOCK
     expected = {
         "operand": (operand, torch.uint8, (tokens, row_bytes)),
@@ -194,27 +170,6 @@ def _check(operand, scales, multiples, tiles, channel_scale, bias, int4_blocks, 
         "channel_scale": (channel_scale, torch.float32, (channels,)),
         "bias": (bias, torch.float32, (channels,)),
     }
-    for name, (tensor, kind, shape) in expected.items():
-        if tensor is not None:
-            _check_tensor(name, tensor, kind, shape, operand.device)
-    for name, tensor in (("operand", operand), ("tiles", tiles)):
-        _check_alignment(name, tensor)
-
-
-def _check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple, device) -> None:
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device:
-        raise UserError(
-            f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; it must be "
-            f"{dtype} {shape} on {device}"
-        )
-    if not tensor.is_contiguous():
-        raise UserError(f"{name} has strides {tensor.stride()}; it must be contiguous")
-
-
-def _check_alignment(name: str, tensor: Tensor) -> None:
-    """The kernel copies 16 bytes at a time; fake tensors have no address, only an offset."""
-    if tensor.storage_offset() % 16:
-        raise UserError(
-            f"{name} starts {tensor.storage_offset()} bytes into its storage; it must be a "
-            "multiple of 16"
-        )
+    check_tensors(expected, operand.device)
+    check_alignment("operand", operand)
+    check_alignment("tiles", tiles)

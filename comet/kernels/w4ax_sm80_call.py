@@ -2,6 +2,7 @@
 """Calls into the library's sm_80 W4Ax kernels: argument structs, instances, workspaces."""
 
 import ctypes
+from ctypes import c_char_p, c_int32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,62 +10,30 @@ import torch
 from torch import Tensor
 
 from comet.errors import UserError
+from comet.kernels.calls import SIZE, address, current_stream, described, fields, launch
+from comet.kernels.checks import DTYPES
 from comet.kernels.layout_sm80 import tile_rows
 from comet.kernels.library import Library, load_for
 from comet.schedule.stream_k import StreamK, run_count
-
-DTYPES = (torch.float16, torch.bfloat16)
 
 
 class W4axSm80Args(ctypes.Structure):
     """Mirror of ``CometW4axSm80Args`` in csrc/include/comet/w4ax_sm80.h."""
 
     _fields_ = (
-        ("size", ctypes.c_uint32),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "dtype",
-                "tokens",
-                "channels",
-                "int4_blocks",
-                "int8_blocks",
-                "instance",
-                "grid",
-                "interleaved",
-            )
-        ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "activations",
-                "multiples",
-                "scales",
-                "weights",
-                "channel_scale",
-                "bias",
-                "out",
-                "partials",
-                "counters",
-            )
-        ),
+        SIZE,
+        *fields(c_int32, "dtype", "tokens", "channels", "int4_blocks", "int8_blocks"),
+        *fields(c_int32, "instance", "grid", "interleaved"),
+        *fields(c_void_p, "activations", "multiples", "scales", "weights", "channel_scale"),
+        *fields(c_void_p, "bias", "out", "partials", "counters"),
     )
 
 
 class _Instance(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "tokens",
-                "channels",
-                "residency",
-                "stages",
-                "interleaved",
-                "partial_bytes",
-            )
-        ),
+        ("name", c_char_p),
+        *fields(c_int32, "tokens", "channels", "residency", "stages", "interleaved"),
+        *fields(c_int32, "partial_bytes"),
     )
 
 
@@ -95,24 +64,19 @@ class Instance:
 @cache
 def instances(library: Library) -> list[Instance]:
     """Kernel instances of the library, by the tokens of their tiles."""
-    count = library.function("comet_w4ax_sm80_instances")()
-    describe = library.function("comet_w4ax_sm80_instance", ctypes.c_int, ctypes.POINTER(_Instance))
-    found = []
-    for index in range(count):
-        raw = _Instance()
-        library.check(describe(index, ctypes.byref(raw)), "comet_w4ax_sm80_instance")
-        found.append(
-            Instance(
-                index,
-                raw.name.decode(),
-                raw.tokens,
-                raw.channels,
-                raw.residency,
-                raw.stages,
-                bool(raw.interleaved),
-                raw.partial_bytes,
-            )
+    found = [
+        Instance(
+            index,
+            raw.name.decode(),
+            raw.tokens,
+            raw.channels,
+            raw.residency,
+            raw.stages,
+            bool(raw.interleaved),
+            raw.partial_bytes,
         )
+        for index, raw in enumerate(described(library, "comet_w4ax_sm80", _Instance))
+    ]
     return sorted(found, key=lambda instance: instance.tokens)
 
 
@@ -153,37 +117,33 @@ def w4ax(
             f"weight has interleaved = {interleaved}; the library {library.path} was built for "
             f"interleaved = {instance.interleaved}"
         )
-    launcher = library.function("comet_w4ax_sm80", ctypes.POINTER(W4axSm80Args), ctypes.c_void_p)
     sms = torch.cuda.get_device_properties(out.device).multi_processor_count
     int8_blocks = tiles.shape[1] - int4_blocks
     work = work_of(instance, *out.shape, int4_blocks, int8_blocks, sms)
-    with torch.cuda.device(out.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        partials = counters = None
-        if work.tiles % work.runs:
-            partials = out.new_empty(work.runs * instance.partial_bytes, dtype=torch.uint8)
-            counters = _counters(out.device, stream, work.tiles)
-        arguments = W4axSm80Args(
-            size=ctypes.sizeof(W4axSm80Args),
-            dtype=DTYPES.index(out.dtype),
-            tokens=out.shape[0],
-            channels=out.shape[1],
-            int4_blocks=int4_blocks,
-            int8_blocks=int8_blocks,
-            instance=instance.index,
-            grid=work.runs,
-            interleaved=interleaved,
-            activations=operand.data_ptr(),
-            multiples=multiples.data_ptr() or None,
-            scales=scales.data_ptr(),
-            weights=tiles.data_ptr(),
-            channel_scale=channel_scale.data_ptr(),
-            bias=None if bias is None else bias.data_ptr(),
-            out=out.data_ptr(),
-            partials=None if partials is None else partials.data_ptr(),
-            counters=None if counters is None else counters.data_ptr(),
-        )
-        library.check(launcher(ctypes.byref(arguments), stream), "comet_w4ax_sm80")
+    partials = counters = None
+    if work.tiles % work.runs:
+        partials = out.new_empty(work.runs * instance.partial_bytes, dtype=torch.uint8)
+        counters = _counters(out.device, current_stream(out.device), work.tiles)
+    arguments = W4axSm80Args(
+        dtype=DTYPES.index(out.dtype),
+        tokens=out.shape[0],
+        channels=out.shape[1],
+        int4_blocks=int4_blocks,
+        int8_blocks=int8_blocks,
+        instance=instance.index,
+        grid=work.runs,
+        interleaved=interleaved,
+        activations=address(operand),
+        multiples=address(multiples),
+        scales=address(scales),
+        weights=address(tiles),
+        channel_scale=address(channel_scale),
+        bias=address(bias),
+        out=address(out),
+        partials=address(partials),
+        counters=address(counters),
+    )
+    launch("comet_w4ax_sm80", arguments, out.device)
 
 
 _zeros: dict[tuple[torch.device, int], Tensor] = {}

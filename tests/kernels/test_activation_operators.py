@@ -130,14 +130,17 @@ def test_no_tokens():
         ({"mode": "tensor"}, "mode is 'tensor'; it must be one of token_block_multiple"),
         ({"layout": "sm70"}, "layout is 'sm70'; it must be one of rows, sm90, sm80"),
         ({"layout": "sm80", "zero_point": True}, "layout sm80 holds symmetric 4-bit codes only"),
-        ({"permutation": torch.arange(640)}, r"permutation is torch.int64 \(640,\); it must be"),
+        (
+            {"permutation": torch.arange(640)},
+            r"permutation is torch.int64 \(640,\) on cpu; it must be",
+        ),
         (
             {"permutation": torch.arange(576, dtype=torch.int32)},
-            r"permutation is torch.int32 \(576,\); it must be torch.int32 \(640,\)",
+            r"permutation is torch.int32 \(576,\) on cpu; it must be torch.int32 \(640,\)",
         ),
         (
             {"permutation": torch.arange(1280, dtype=torch.int32)[::2]},
-            "permutation has stride 2; it must be contiguous",
+            r"permutation has strides \(2,\); it must be contiguous",
         ),
     ],
 )
