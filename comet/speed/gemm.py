@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from comet.measurements import Measurement, environment, provenance, skipped
-from comet.speed import capability, nvml
+from comet.measurements import Measurement, provenance, skipped
+from comet.speed import nvml
 from comet.speed.backends import GemmShape, Unavailable, Workload, backend_of
+from comet.speed.gpu_environment import gpu_environment
 from comet.speed.timer import DEFAULT, TimerOptions, time_graph
 
 
@@ -44,7 +45,7 @@ def measure(
         backend_of(name)
     os.environ["COMET_LIBRARY"] = str(library)
     device = torch.device("cuda", torch.cuda.current_device())
-    source = {"environment": _environment(device), "provenance": provenance(config, seed)}
+    source = {"environment": gpu_environment(device), "provenance": provenance(config, seed)}
     records = []
     for case in tqdm(cases, "time GEMMs", unit="case"):
         for name in backends:
@@ -86,16 +87,3 @@ def _time(case, name, workload: Workload, source: dict, options) -> list[Measure
             Measurement("gemm", case, metric, "us", name, samples, method=method, **fields)
         )
     return records
-
-
-def _environment(device: torch.device) -> dict:
-    properties = torch.cuda.get_device_properties(device)
-    found = capability.detect()
-    return environment() | {
-        "device": properties.name,
-        "sm_count": properties.multi_processor_count,
-        "l2_bytes": properties.L2_cache_size,
-        "driver": found["driver"],
-        "cuda": torch.version.cuda,
-        "engines": found["engines"],
-    }

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU and its software, as every record of a GPU measurement names them."""
+
+import torch
+
+from comet.measurements import environment
+from comet.speed import capability
+
+
+def gpu_environment(device: torch.device) -> dict:
+    """``comet.measurements.environment`` with device, SMs, L2 size, driver, CUDA and engines."""
+    properties = torch.cuda.get_device_properties(device)
+    found = capability.detect()
+    return environment() | {
+        "device": properties.name,
+        "sm_count": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": found["driver"],
+        "cuda": torch.version.cuda,
+        "engines": found["engines"],
+    }
