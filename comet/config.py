@@ -20,11 +20,12 @@ from comet.measurements import REPOSITORY, case_id
 SCHEMA = REPOSITORY / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT = REPOSITORY / "config" / "config.yaml"
 SHAPES = REPOSITORY / "resources" / "paper" / "model_shapes.csv"
+FMPQ_CHECKPOINTS = ("natural", "fmpq")
 CHECKPOINT_OF_ROW = {
+    "w16a16": None,
     "fmpq-w4a16": "natural",
     "fmpq-w4a4": "natural",
     "fmpq-w4ax": "fmpq",
-    "fmpq-w4axkv4": "fmpq",
 }
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "opt")
 RANDOM_FAMILIES = ("llama", "mistral", "qwen2")
@@ -71,6 +72,7 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_models(config)
     _check_texts(config)
     _check_accuracy(config)
+    _check_methods(config, schema)
     _check_memory(config)
     _check_gemm(config)
     if figures is not None and config["figures"] != "all":
@@ -96,7 +98,7 @@ def accuracy_cases(config: dict) -> dict[str, dict]:
 
     Returns:
         Case id -> ``case`` (the record's), ``model``, ``text``, ``row`` and ``checkpoint``, the
-        quantized checkpoint that the row reads or None.
+        quantized model that the row reads or None.
     """
     accuracy, cases = config["accuracy"], {}
     for model, text in itertools.product(accuracy["models"], accuracy["texts"]):
@@ -115,9 +117,18 @@ def accuracy_cases(config: dict) -> dict[str, dict]:
                 "model": model,
                 "text": text,
                 "row": row,
-                "checkpoint": CHECKPOINT_OF_ROW.get(row),
+                "checkpoint": checkpoint_of(row),
             }
     return cases
+
+
+def checkpoint_of(row: str) -> str | None:
+    """Quantized model of a row: an FMPQ checkpoint, the method of that name, or None.
+
+    Rows that differ only in their K and V share it.
+    """
+    weights = row.removesuffix("kv4").removesuffix("-")
+    return CHECKPOINT_OF_ROW.get(weights, weights)
 
 
 def _read_yaml(path: Path) -> dict:
@@ -311,6 +322,13 @@ def _check_accuracy(config: dict) -> None:
     for name in accuracy["texts"]:
         _known(name, config["texts"], "accuracy.texts", "text")
     check_windows(accuracy["windows"], "accuracy.windows")
+
+
+def _check_methods(config: dict, schema: dict) -> None:
+    rows = schema["$defs"]["rows"]["items"]["enum"]
+    methods = {checkpoint_of(row) for row in rows} - {None, *FMPQ_CHECKPOINTS}
+    for name in config["methods"]:
+        _known(name, sorted(methods), "methods", "method")
 
 
 def _check_memory(config: dict) -> None:

@@ -14,6 +14,7 @@ from comet.errors import UserError
 from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.model import load_checkpoint_model
 from comet.measurements import Measurement, environment, provenance
+from comet.methods.pipeline import load_method_model
 from comet.models.folder import ModelFolder
 
 LAYER_TOLERANCE = 1e-5
@@ -27,7 +28,8 @@ class Evaluation:
         backend: row name (``comet.accuracy.rows``).
         model: model id for the record.
         model_folder: folder of the 16-bit model.
-        checkpoint: folder of the FMPQ checkpoint, for rows that need one.
+        checkpoint: folder of the FMPQ checkpoint or of the method's quantized model, for rows that
+            need one.
         dataset, split: name of the text and which part of it, for the record.
         text: JSON Lines file of passages.
         joiner: what joins passages into one text.
@@ -125,31 +127,25 @@ def _case(evaluation: Evaluation) -> dict:
 def build_model(evaluation: Evaluation, row: Row, path: str = "fake") -> torch.nn.Module:
     """The model of a row, ready to be scored."""
     dtype = getattr(torch, evaluation.dtype)
-    if row.checkpoint is None:
-        folder = ModelFolder(evaluation.model_folder)
-        model = folder.load(dtype, evaluation.device)
-        if row.replace is not None:
-            _replace_linears(model, folder, row)
-    else:
-        if evaluation.checkpoint is None:
-            raise UserError(
-                f"row {evaluation.backend} needs an FMPQ checkpoint ({row.checkpoint}); "
-                "run the quantize target first"
-            )
+    source = row.checkpoint or row.method
+    if source and evaluation.checkpoint is None:
+        raise UserError(
+            f"row {evaluation.backend} needs the quantized model {source}; "
+            "run the quantize target first"
+        )
+    folder = ModelFolder(evaluation.model_folder)
+    if row.checkpoint:
         act_scale = {"none": None, "token_block": "token_block"}.get(row.activations, "options")
         model = load_checkpoint_model(
             evaluation.checkpoint, dtype, evaluation.device, act_scale=act_scale, path=path
         )
-    if row.kv4:
-        use_kv4(model)
+    elif row.method:
+        model = load_method_model(evaluation.checkpoint, folder, dtype, evaluation.device)
+    else:
+        model = folder.load(dtype, evaluation.device)
+    if row.kv is not None:
+        use_kv4(model, row.kv)
     return model
-
-
-def _replace_linears(model: torch.nn.Module, folder: ModelFolder, row: Row) -> None:
-    for layer in folder.family.layers_of(model):
-        for name in folder.family.linears:
-            parent, _, leaf = name.rpartition(".")
-            setattr(layer.get_submodule(parent), leaf, row.replace(layer.get_submodule(name)))
 
 
 def _integer_check(

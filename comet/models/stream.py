@@ -126,6 +126,14 @@ class LayerStream:
         """Run the current layer; its outputs become the inputs of the next."""
         self._run(advance=True)
 
+    def forward(self, layer: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, T, hidden size] through ``layer`` with the current layer's other arguments.
+
+        Gradients flow; the walk is left as it is.
+        """
+        output = layer(hidden, **self._arguments[self._index])
+        return output[0] if isinstance(output, tuple) else output
+
     @torch.no_grad()
     def _run(self, layer: torch.nn.Module | None = None, advance: bool = False) -> None:
         """Push the windows through ``layer``, default the current one, one at a time.
@@ -138,8 +146,7 @@ class LayerStream:
         if layer is None or (advance and self._advanced):
             raise RuntimeError("run works inside the loop only, advance once a layer")
         for window in range(len(self.hidden)):
-            output = layer(self.hidden[window : window + 1], **self._arguments[self._index])
-            output = output[0] if isinstance(output, tuple) else output
+            output = self.forward(layer, self.hidden[window : window + 1])
             if not torch.isfinite(output).all():
                 raise UserError(
                     f"{self._folder.path}: layer {self._index} gives a value that is not finite "

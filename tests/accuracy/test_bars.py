@@ -9,6 +9,8 @@ from comet.data.entries import TextEntry
 from comet.data.prepare import prepare_text
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.pipeline import Calibration, quantize_model
+from comet.methods.pipeline import apply_method
+from comet.methods.registry import METHODS
 from comet.models.entries import ModelEntry
 from comet.models.folder import ModelFolder
 from comet.models.prepare import prepare_model
@@ -40,10 +42,13 @@ def score(place):
     known = {}
 
     def scored(backend: str) -> float:
-        checkpoint = ROWS[backend].checkpoint
-        if checkpoint and not (place / checkpoint).exists():
-            calibration = Calibration(place / "boolq" / "calibration.jsonl", "boolq", 12, 1024)
-            folder = ModelFolder(place / "model")
+        row = ROWS[backend]
+        checkpoint = row.checkpoint or row.method
+        calibration = Calibration(place / "boolq" / "calibration.jsonl", "boolq", 12, 1024)
+        folder = ModelFolder(place / "model")
+        if row.method and not (place / checkpoint).exists():
+            apply_method(checkpoint, METHODS[checkpoint], folder, calibration, place / checkpoint)
+        if row.checkpoint and not (place / checkpoint).exists():
             options = FMPQOptions()
             known[checkpoint] = quantize_model(
                 folder, calibration, place / checkpoint, options, checkpoint, MODEL, {}, seed=0

@@ -100,11 +100,11 @@ def test_schema_agrees_with_the_options_of_the_method():
 
 def test_schema_agrees_with_the_rows():
     from comet.accuracy.rows import ROWS
-    from comet.config import CHECKPOINT_OF_ROW
+    from comet.config import checkpoint_of
 
     assert set(SCHEMA["$defs"]["rows"]["items"]["enum"]) == set(ROWS)
     for name, row in ROWS.items():
-        assert CHECKPOINT_OF_ROW.get(name) == row.checkpoint, name
+        assert checkpoint_of(name) == (row.checkpoint or row.method), name
 
 
 def test_schema_agrees_with_the_backends():

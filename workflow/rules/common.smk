@@ -30,11 +30,12 @@ DEVICE = config["device"]
 if DEVICE == "auto":
     DEVICE = "cuda" if CAPABILITY["gpu"] else "cpu"
 ACCURACY = configuration.accuracy_cases(config)
+# (model, checkpoint) of FMPQ; the quantized models of other methods are made where a row asks.
 CHECKPOINTS = sorted(
     {
         (case["model"], case["checkpoint"])
         for case in ACCURACY.values()
-        if case["checkpoint"]
+        if case["checkpoint"] in configuration.FMPQ_CHECKPOINTS
     }
 )
 DRAWN = list(FIGURES) if config["figures"] == "all" else config["figures"]
@@ -48,7 +49,8 @@ wildcard_constraints:
     case="[^/]+",
     figure="[a-z0-9_]+",
     kind="[a-z]+",
-    checkpoint="[a-z0-9-]+",
+    checkpoint="|".join(configuration.FMPQ_CHECKPOINTS),
+    method="[a-z0-9-]+",
 
 
 def result_path(*parts):

@@ -84,10 +84,19 @@ def evaluated_text(wildcards):
 
 
 def evaluated_checkpoint(wildcards):
-    case = ACCURACY[wildcards.case]
-    if case["checkpoint"] is None:
+    """What a row's quantized model is known by: a file of it, or its folder."""
+    model, checkpoint = (
+        ACCURACY[wildcards.case][key] for key in ("model", "checkpoint")
+    )
+    if checkpoint is None:
         return []
-    return result_path("quantized", case["model"], case["checkpoint"], "layers.json")
+    if checkpoint in configuration.FMPQ_CHECKPOINTS:
+        return result_path("quantized", model, checkpoint, "layers.json")
+    return result_path("methods", model, checkpoint)
+
+
+def method_settings(wildcards):
+    return config["methods"].get(wildcards.method, {})
 
 
 KINDS = {

@@ -40,6 +40,32 @@ rule quantize_model:
         "../scripts/quantize.py"
 
 
+# Restored weights take as much as the 16-bit model, so they go when every row has read them.
+rule apply_method:
+    input:
+        model=resource_path("models", "{model}", "config.json"),
+        text=resource_path("texts", config["calibration"]["text"], "calibration.jsonl"),
+    output:
+        temp(directory(result_path("methods", "{model}", "{method}"))),
+    log:
+        log_path("methods", "{model}-{method}.log"),
+    benchmark:
+        "benchmarks/{machine}/method-{model}-{method}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        settings=method_settings,
+        dtype=config["accuracy"]["dtype"],
+        calibration=config["calibration"],
+        seed=config["seed"],
+        device=DEVICE,
+    script:
+        "../scripts/apply_method.py"
+
+
 rule memory:
     input:
         MEMORY_RECORDS,

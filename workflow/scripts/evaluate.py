@@ -12,6 +12,9 @@ from comet.measurements import write_records
 with logged(snakemake):
     torch.set_num_threads(snakemake.threads)
     case, config = snakemake.params.evaluated, snakemake.config
+    checkpoint = Path(snakemake.input.checkpoint) if case["checkpoint"] else None
+    if checkpoint and checkpoint.is_file():
+        checkpoint = checkpoint.parent
     evaluation = Evaluation(
         backend=case["row"],
         model=case["model"],
@@ -21,7 +24,7 @@ with logged(snakemake):
         text=Path(snakemake.input.text),
         context=case["case"]["context"],
         windows=case["case"]["windows"],
-        checkpoint=Path(snakemake.input.checkpoint).parent if case["checkpoint"] else None,
+        checkpoint=checkpoint,
         joiner=config["texts"][case["text"]]["joiner"],
         integer_windows=snakemake.params.integer_windows,
         device=snakemake.params.device,
