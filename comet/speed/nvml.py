@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clock, temperature and power of a GPU, read beside a measurement."""
+"""Clock, temperature, power and load of a GPU: read beside a measurement, or all the while."""
 
+import threading
 from contextlib import contextmanager
+
+THROTTLE_REASONS = {
+    1: "idle",
+    2: "application clocks setting",
+    4: "power cap",
+    8: "hardware slowdown",
+    16: "sync boost",
+    32: "temperature, by software",
+    64: "temperature, by hardware",
+    128: "power brake",
+    256: "display clock setting",
+}
+SLOWED = 4 | 8 | 32 | 64 | 128  # what makes a kernel slower than the card can be
 
 
 @contextmanager
@@ -13,6 +27,11 @@ def _handle(index: int):
         yield pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
     finally:
         pynvml.nvmlShutdown()
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether the package, the driver or one query is missing, and not the code wrong."""
+    return type(error).__name__.startswith("NVMLError") or isinstance(error, ImportError)
 
 
 def sample(index: int = 0) -> dict | None:
@@ -28,7 +47,75 @@ def sample(index: int = 0) -> dict | None:
                 "power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
                 "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
             }
-    except Exception as error:  # the package, the driver or one query is missing
-        if type(error).__name__.startswith("NVMLError") or isinstance(error, ImportError):
+    except Exception as error:
+        if _is_missing(error):
             return None
         raise
+
+
+def reason_names(mask: int) -> list[str]:
+    """The throttle reasons of a bit mask in words."""
+    return [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
+
+
+class Watch:
+    """Reads a GPU in a thread while the block runs.
+
+    Args:
+        seconds: between two readings.
+        index: number of the GPU.
+
+    Attributes:
+        samples: a list of readings by name: ``sm_clock`` in MHz, ``power`` in W, ``temperature`` in
+            degrees C, ``gpu_utilisation`` and ``memory_utilisation`` in percent (of the time in
+            which some kernel ran, or memory was read or written), ``throttle_reasons`` bit masks.
+        missing: why there are no readings, or None.
+    """
+
+    def __init__(self, seconds: float = 0.02, index: int = 0) -> None:
+        self.samples: dict[str, list[float]] = {}
+        self.missing: str | None = None
+        self._seconds, self._index = seconds, index
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._done.set()
+        self._thread.join()
+        if not self.samples and not self.missing:
+            self.missing = "NVML gave no reading while the kernel ran; watch it for longer"
+
+    def _run(self) -> None:
+        try:
+            with _handle(self._index) as (nvml, handle):
+                while not self._done.wait(self._seconds):
+                    for name, value in _reading(nvml, handle).items():
+                        self.samples.setdefault(name, []).append(value)
+        except Exception as error:
+            self.missing = f"NVML does not answer ({error})"
+            if not _is_missing(error):
+                raise
+
+
+def _reading(nvml, handle) -> dict[str, float]:
+    load = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {
+        "sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "power": _power(nvml, handle),
+        "temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "gpu_utilisation": load.gpu,
+        "memory_utilisation": load.memory,
+        "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+    }
+
+
+def _power(nvml, handle) -> float:
+    """Power in W: of this moment where the driver tells it, else its mean over a second."""
+    field = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+    if field.nvmlReturn == nvml.NVML_SUCCESS:
+        return field.value.uiVal / 1000
+    return nvml.nvmlDeviceGetPowerUsage(handle) / 1000
