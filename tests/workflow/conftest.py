@@ -2,13 +2,12 @@
 """Tiny inputs, and one finished run that many tests look at."""
 
 import fcntl
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runner import Inputs, Workflow, passages, write_model
+from runner import Inputs, Workflow, tiny_config, write_inputs
 
 
 @contextmanager
@@ -34,35 +33,8 @@ def inputs(shared) -> Inputs:
     folder = shared / "inputs"
     with alone(folder):
         if not folder.exists():
-            write_model(folder / "model")
-            lines = [json.dumps(row) for row in passages()]
-            (folder / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    source = {"kind": "file", "path": str(folder / "text.jsonl"), "format": "jsonl"}
-    config = {
-        "machine": "local-tiny",
-        "device": "cpu",
-        "references": [],
-        "models": {
-            "tiny": {
-                "label": "random LLaMA",
-                "family": "llama",
-                "source": {"kind": "folder", "path": str(folder / "model")},
-            }
-        },
-        "texts": {"tiny": {"label": "test passages", "source": {**source, "part": "halves"}}},
-        "calibration": {"text": "tiny", "windows": 2, "context": 64},
-        "accuracy": {
-            "models": ["tiny"],
-            "texts": ["tiny"],
-            "context": 64,
-            "windows": "0-1",
-            "rows": ["w16a16", "fmpq-w4ax"],
-            "rows_of": {},
-        },
-        "gemm": {"models": []},
-        "figures": ["table1"],
-    }
-    return Inputs(folder, config)
+            write_inputs(folder)
+    return Inputs(folder, tiny_config(folder))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 WORDS = [
     "the",
     "river",
@@ -107,6 +107,42 @@ class Inputs:
 
     folder: Path
     config: dict = field(default_factory=dict)
+
+
+def write_inputs(folder: Path) -> None:
+    """A model of two layers, and forty passages."""
+    write_model(folder / "model")
+    lines = [json.dumps(row) for row in passages()]
+    (folder / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def tiny_config(folder: Path) -> dict:
+    """The configuration that names what ``write_inputs`` wrote."""
+    source = {"kind": "file", "path": str(folder / "text.jsonl"), "format": "jsonl"}
+    return {
+        "machine": "local-tiny",
+        "device": "cpu",
+        "references": [],
+        "models": {
+            "tiny": {
+                "label": "random LLaMA",
+                "family": "llama",
+                "source": {"kind": "folder", "path": str(folder / "model")},
+            }
+        },
+        "texts": {"tiny": {"label": "test passages", "source": {**source, "part": "halves"}}},
+        "calibration": {"text": "tiny", "windows": 2, "context": 64},
+        "accuracy": {
+            "models": ["tiny"],
+            "texts": ["tiny"],
+            "context": 64,
+            "windows": "0-1",
+            "rows": ["w16a16", "fmpq-w4ax"],
+            "rows_of": {},
+        },
+        "gemm": {"models": []},
+        "figures": ["table1"],
+    }
 
 
 class Workflow:
