@@ -14,7 +14,7 @@ GIB = 2**30
 # Targets that need nothing but a processor; the published figures are drawn anywhere.
 CPU_TARGETS = ("quantize", "accuracy", "table1", "kv4_loss", "fig3", "fig4", "precision_map")
 PUBLISHED_TARGETS = ("table2", "fig10", "fig11", "fig12", "fig14", "fig15")
-GPU_TARGETS = ("gemm (measured part of fig9 and fig13)",)
+GPU_TARGETS = ("gemm (measured part of fig9 and fig13)", "profile, sm_utilisation")
 
 
 def examine(folder: Path | str = ".") -> dict:
@@ -31,7 +31,6 @@ def examine(folder: Path | str = ".") -> dict:
     torch = _torch()
     machine = {
         "gpu": found["gpu"],
-        "gpu_count": found["gpu_count"],
         "gpu_memory_gib": round(found["gpu_memory_bytes"] / GIB, 1),
         "compute_capability": found["compute_capability"],
         "driver": found["driver"],

@@ -109,7 +109,7 @@ def test_doctor_warns_of_a_torch_without_cuda(monkeypatch):
 
     from comet import doctor
 
-    gpu = {"gpu": "NVIDIA H200", "gpu_count": 1, "gpu_memory_bytes": 2**37, "gpu_missing": None}
+    gpu = {"gpu": "NVIDIA H200", "gpu_memory_bytes": 2**37, "gpu_missing": None}
     facts = gpu | {"compute_capability": "9.0", "driver": "570", "engines": {}}
     monkeypatch.setattr(capability, "detect", lambda: facts)
     monkeypatch.setattr(torch.version, "cuda", None)

@@ -4,6 +4,9 @@
 import re
 from importlib import metadata
 
+from comet.errors import UserError
+from comet.speed.devices import nvml_session, usable_gpus
+
 ENGINES = ("torch", "vllm", "tensorrt_llm", "flashinfer-python", "lm_eval")
 
 
@@ -11,9 +14,10 @@ def detect() -> dict:
     """GPU and engines found without starting CUDA and without importing an engine.
 
     Returns:
-        ``gpu`` name of the first GPU or None, ``gpu_count``, ``gpu_memory_bytes``,
-        ``compute_capability`` such as ``9.0`` or None, ``driver`` or None, ``gpu_missing`` why
-        there is no GPU (None when there is one), ``engines`` installed version or None by name.
+        ``gpu`` name of the GPU that jobs use or None, ``gpu_memory_bytes``, ``compute_capability``
+        such as ``9.0`` or None, ``driver`` or None, ``gpu_missing`` why there is no GPU (None when
+        there is one), ``engines`` installed version or None by name. Not how many GPUs there are:
+        results do not change with it, and what is not measured yet is told by these facts.
     """
     return _gpu() | {"engines": {name: _version(name) for name in ENGINES}}
 
@@ -34,36 +38,21 @@ def _version(package: str) -> str | None:
 
 
 def _gpu() -> dict:
-    absent = {
-        "gpu": None,
-        "gpu_count": 0,
-        "gpu_memory_bytes": 0,
-        "compute_capability": None,
-        "driver": None,
-    }
     try:
-        import pynvml
-    except ImportError:
-        return absent | {"gpu_missing": "package nvidia-ml-py is not installed"}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return absent | {"gpu_missing": f"no NVIDIA driver answers ({error})"}
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        if count == 0:
-            return absent | {"gpu_missing": "the NVIDIA driver sees no GPU"}
-        device = pynvml.nvmlDeviceGetHandleByIndex(0)
-        capability = pynvml.nvmlDeviceGetCudaComputeCapability(device)
+        with nvml_session() as module:
+            gpu = usable_gpus(module)[0]
+            return {
+                "gpu": gpu.name,
+                "gpu_memory_bytes": gpu.memory_bytes,
+                "compute_capability": gpu.compute_capability,
+                "driver": module.nvmlSystemGetDriverVersion(),
+                "gpu_missing": None,
+            }
+    except UserError as missing:
         return {
-            "gpu": pynvml.nvmlDeviceGetName(device),
-            "gpu_count": count,
-            "gpu_memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(device).total),
-            "compute_capability": ".".join(str(part) for part in capability),
-            "driver": pynvml.nvmlSystemGetDriverVersion(),
-            "gpu_missing": None,
+            "gpu": None,
+            "gpu_memory_bytes": 0,
+            "compute_capability": None,
+            "driver": None,
+            "gpu_missing": str(missing),
         }
-    except pynvml.NVMLError as error:
-        return absent | {"gpu_missing": f"the NVIDIA driver does not answer ({error})"}
-    finally:
-        pynvml.nvmlShutdown()

@@ -3,31 +3,11 @@
 
 import copy
 import json
+from pathlib import Path
 
 from runner import Workflow
 
-PYNVML = """
-class NVMLError(Exception):
-    pass
-def nvmlInit():
-    pass
-def nvmlShutdown():
-    pass
-def nvmlDeviceGetCount():
-    return 1
-def nvmlDeviceGetHandleByIndex(index):
-    return index
-def nvmlDeviceGetName(device):
-    return "NVIDIA Fake 9000"
-def nvmlDeviceGetCudaComputeCapability(device):
-    return (9, 0)
-def nvmlDeviceGetMemoryInfo(device):
-    class Memory:
-        total = 2**37
-    return Memory
-def nvmlSystemGetDriverVersion():
-    return "999.0"
-"""
+FAKES = Path(__file__).resolve().parents[1] / "fakes"
 
 
 def with_gemm(inputs) -> dict:
@@ -50,10 +30,8 @@ def pretend_library(workflow) -> None:
 
 
 def test_a_skipped_record_is_measured_again_when_a_gpu_appears(tmp_path, inputs):
-    (tmp_path / "nothing").mkdir()
-    fake = tmp_path / "fake"
-    fake.mkdir()
-    (fake / "pynvml.py").write_text(PYNVML, encoding="utf-8")
+    machine = tmp_path / "nvml.json"
+    machine.write_text('{"gpus": [{"uuid": "GPU-a"}]}', encoding="utf-8")
     workflow = Workflow(tmp_path / "run", with_gemm(inputs))
     pretend_library(workflow)
     target = "results/local-tiny/gemm.jsonl"
@@ -63,7 +41,7 @@ def test_a_skipped_record_is_measured_again_when_a_gpu_appears(tmp_path, inputs)
     assert {record["status"] for record in records} == {"skipped"}
     assert all("GPU" in record["reason"] for record in records)
     assert "Nothing to be done" in workflow.run(target)
-    workflow.environment["PYTHONPATH"] = str(fake)
+    workflow.environment |= {"PYTHONPATH": str(FAKES), "FAKE_NVML": str(machine)}
     plan = workflow.run(target, options=("--dry-run",))
     assert "rule measure_gemm" in plan
     assert "Params have changed" in plan

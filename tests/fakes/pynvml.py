@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML of a made-up machine, described by the JSON file that ``FAKE_NVML`` names.
+
+``{"driver": "580.1", "gpus": [{"uuid", "name", "memory", "used", "processes": [{"pid", "memory"}],
+"capability", "mig": [instances of the same form]}]}``; only ``uuid`` must be there. Without the
+variable there is no driver. Processes that have ended are not listed, as the driver does.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+NVML_DEVICE_MIG_ENABLE = 1
+NVML_CLOCK_SM = 1
+NVML_TEMPERATURE_GPU = 0
+
+
+class NVMLError(Exception):
+    """Any error of NVML."""
+
+
+@dataclass
+class Memory:
+    """Bytes."""
+
+    total: int
+    used: int
+
+
+@dataclass
+class ProcessInfo:
+    """A process on a GPU."""
+
+    pid: int
+    usedGpuMemory: int | None  # noqa: N815
+
+
+def _machine() -> dict:
+    path = os.environ.get("FAKE_NVML")
+    if not path:
+        raise NVMLError("Driver Not Loaded")
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def nvmlInit() -> None:
+    _machine()
+
+
+def nvmlShutdown() -> None:
+    pass
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return _machine().get("driver", "580.1")
+
+
+def nvmlDeviceGetCount() -> int:
+    return len(_machine()["gpus"])
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> dict:
+    gpus = _machine()["gpus"]
+    if index >= len(gpus):
+        raise NVMLError("Invalid Argument")
+    return gpus[index]
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> dict:
+    for gpu in _machine()["gpus"]:
+        for device in (gpu, *gpu.get("mig", [])):
+            if device["uuid"] == uuid:
+                return device
+    raise NVMLError("Not Found")
+
+
+def nvmlDeviceGetUUID(handle: dict) -> str:
+    return handle["uuid"]
+
+
+def nvmlDeviceGetName(handle: dict) -> str:
+    return handle.get("name", "NVIDIA Fake 9000")
+
+
+def nvmlDeviceGetCudaComputeCapability(handle: dict) -> tuple[int, ...]:
+    return tuple(handle.get("capability", (9, 0)))
+
+
+def nvmlDeviceGetMemoryInfo(handle: dict) -> Memory:
+    return Memory(handle.get("memory", 2**37), handle.get("used", 0))
+
+
+def nvmlDeviceGetMigMode(handle: dict) -> list[int]:
+    if "mig" not in handle:
+        raise NVMLError("Not Supported")
+    return [NVML_DEVICE_MIG_ENABLE, NVML_DEVICE_MIG_ENABLE]
+
+
+def nvmlDeviceGetMaxMigDeviceCount(handle: dict) -> int:
+    return 7
+
+
+def nvmlDeviceGetMigDeviceHandleByIndex(handle: dict, index: int) -> dict:
+    if index >= len(handle["mig"]):
+        raise NVMLError("Not Found")
+    return handle["mig"][index] | {"place": index}
+
+
+def nvmlDeviceGetGpuInstanceId(handle: dict) -> int:
+    return handle["place"] + 1
+
+
+def nvmlDeviceGetComputeInstanceId(handle: dict) -> int:
+    return 0
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle: dict) -> list[ProcessInfo]:
+    return [
+        ProcessInfo(row["pid"], row.get("memory"))
+        for row in handle.get("processes", [])
+        if row.get("hidden") or Path(f"/proc/{row['pid']}").exists()
+    ]
+
+
+def nvmlDeviceGetMPSComputeRunningProcesses(handle: dict) -> list[ProcessInfo]:
+    raise NVMLError("Not Supported")
