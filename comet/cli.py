@@ -2,6 +2,7 @@
 """The ``comet`` command: the workflow's steps one at a time, on paths instead of targets."""
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands, name: str, text: str, run) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, command=f"comet {name}")
     return parser
 
 
@@ -63,6 +64,42 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the records here instead of printing them",
     )
+    _add_gpu(parser)
+
+
+def _add_gpu(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--busy-gpu",
+        choices=("refuse", "share"),
+        help="whether to measure on a GPU that other programs use (default: the config's)",
+    )
+    parser.add_argument(
+        "--gpu-wait",
+        type=float,
+        metavar="MINUTES",
+        help="how long to wait for a GPU that other jobs have leased (default: the config's)",
+    )
+
+
+def _gpu(options: argparse.Namespace, config: dict, timed: bool):
+    """The leased GPU of a sub-command; nothing where it computes on the processor.
+
+    Raises:
+        UserError: the option --device numbers a GPU; or as ``comet.speed.lease.gpu_lease``.
+    """
+    from comet.speed.lease import LeaseOptions, gpu_lease
+
+    device = getattr(options, "device", "cuda")
+    if ":" in device:
+        number = device.partition(":")[2]
+        raise UserError(
+            f"--device is {device}; choose a GPU with CUDA_VISIBLE_DEVICES={number} and --device cuda"
+        )
+    if device == "cpu":
+        return contextlib.nullcontext()
+    given = {"busy": options.busy_gpu, "wait_minutes": options.gpu_wait}
+    settings = config["gpu"] | {key: value for key, value in given.items() if value is not None}
+    return gpu_lease(options.command, timed, LeaseOptions(**settings), optional=timed)
 
 
 def _add_quantize(commands) -> None:
@@ -87,18 +124,19 @@ def _quantize(options: argparse.Namespace) -> None:
 
     config = load_config(options.config)
     settings = config["calibration"]
-    records = quantize_model(
-        ModelFolder(options.model),
-        Calibration(options.text, options.text.stem, settings["windows"], settings["context"]),
-        options.out,
-        FMPQOptions.from_config(config["fmpq"]),
-        checkpoint=options.checkpoint,
-        model=options.model.name,
-        config=config,
-        seed=config["seed"],
-        device=options.device,
-        dtype=options.dtype,
-    )
+    with _gpu(options, config, timed=False):
+        records = quantize_model(
+            ModelFolder(options.model),
+            Calibration(options.text, options.text.stem, settings["windows"], settings["context"]),
+            options.out,
+            FMPQOptions.from_config(config["fmpq"]),
+            checkpoint=options.checkpoint,
+            model=options.model.name,
+            config=config,
+            seed=config["seed"],
+            device=options.device,
+            dtype=options.dtype,
+        )
     _deliver(records, options.records)
 
 
@@ -135,7 +173,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         dtype=options.dtype,
     )
-    _deliver(evaluate_row(evaluation, config, config["seed"]), options.records)
+    with _gpu(options, config, timed=False):
+        records = evaluate_row(evaluation, config, config["seed"])
+    _deliver(records, options.records)
 
 
 def _add_build(commands) -> None:
@@ -165,6 +205,7 @@ def _add_bench(commands) -> None:
     parser.add_argument("--backends", nargs="+", default=["comet-w4ax", "cublas-bf16"])
     parser.add_argument("--library", type=Path, default=Path("build/kernels/libcomet_kernels.so"))
     parser.add_argument("--records", type=Path, metavar="FILE")
+    _add_gpu(parser)
 
 
 def _bench(options: argparse.Namespace) -> None:
@@ -172,9 +213,10 @@ def _bench(options: argparse.Namespace) -> None:
     from comet.speed.bench import gemm_records
 
     config = load_config()
-    records = gemm_records(
-        options.model, options.m, options.backends, options.library, config, config["seed"]
-    )
+    with _gpu(options, config, timed=True):
+        records = gemm_records(
+            options.model, options.m, options.backends, options.library, config, config["seed"]
+        )
     _deliver(records, options.records)
 
 

@@ -5,10 +5,11 @@ import torch
 
 from comet.measurements import environment
 from comet.speed import capability
+from comet.speed.lease import lease_facts
 
 
 def gpu_environment(device: torch.device) -> dict:
-    """``comet.measurements.environment`` with device, SMs, L2 size, driver, CUDA and engines."""
+    """``comet.measurements.environment`` with the GPU, its driver, the engines and the lease."""
     properties = torch.cuda.get_device_properties(device)
     found = capability.detect()
     return environment() | {
@@ -18,4 +19,5 @@ def gpu_environment(device: torch.device) -> dict:
         "driver": found["driver"],
         "cuda": torch.version.cuda,
         "engines": found["engines"],
+        **lease_facts(),
     }

@@ -64,49 +64,47 @@ class Lease:
 _current: Lease | None = None
 
 
-def current() -> Lease | None:
-    """The lease that this process holds."""
-    return _current
+def lease_facts() -> dict:
+    """What the environment of a record says of the lease that this process holds, if any."""
+    return _current.facts() if _current else {}
 
 
 @contextmanager
-def job_gpu(job, timed: bool) -> Iterator[Lease | None]:
-    """The GPU of a workflow job whose resources ask for one.
+def job_gpu(job, timed: bool, optional: bool = False) -> Iterator[Lease | None]:
+    """The GPU of a workflow job; None for a job that computes on the processor.
 
     Args:
-        job: Snakemake's description of the job; ``resources.gpu``, ``output`` and the section
-            ``gpu`` of its configuration are used.
-        timed: as in ``gpu_lease``.
-
-    Yields:
-        The lease; None for a job without a GPU, and for a timed job on a machine that has none,
-        whose records then say so.
+        job: Snakemake's description of the job; its parameter ``device`` decides, where it has
+            none its resource ``gpu``.
+        timed, optional: as in ``gpu_lease``.
 
     Raises:
         UserError: as ``gpu_lease``.
     """
-    if not job.resources.get("gpu", 0):
+    asked = "cuda" if job.resources.get("gpu", 0) else "cpu"
+    if job.params.get("device", asked) == "cpu":
         yield None
         return
     options = LeaseOptions(**job.config.get("gpu", {}))
-    with gpu_lease(str(job.output[0]), timed, options) as lease:
+    with gpu_lease(str(job.output[0]), timed, options, optional) as lease:
         yield lease
 
 
 @contextmanager
 def gpu_lease(
-    job: str, timed: bool, options: LeaseOptions = LeaseOptions()
+    job: str, timed: bool, options: LeaseOptions = LeaseOptions(), optional: bool = False
 ) -> Iterator[Lease | None]:
     """Take one of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, and make it the only visible one.
 
     Args:
         job: what it is for, shown to those who wait.
         timed: whether times are the result; a busy GPU is then refused, unless the options say
-            otherwise, and a machine without a GPU gives None.
+            otherwise.
         options: what to do where no GPU is free.
+        optional: whether a machine without a GPU gives None, for records that say so.
 
     Raises:
-        UserError: there is no GPU (not timed), each one is busy, or none became free in time.
+        UserError: there is no GPU, each one is busy, or none became free in time.
         RuntimeError: torch has started CUDA already.
     """
     global _current
@@ -116,7 +114,7 @@ def gpu_lease(
     try:
         lease, lock = _take(job, timed, options)
     except _NoGpu as missing:
-        if not timed:
+        if not optional:
             raise UserError(f"{job} needs a GPU, but {missing}; set the device to cpu") from None
         yield None
         return

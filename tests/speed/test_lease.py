@@ -84,11 +84,10 @@ def test_only_the_leased_gpu_is_visible_and_only_while_it_is_leased(machine, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with gpu_lease("job", timed=True) as found:
         assert found.gpu.uuid == os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
-        assert lease.current() is found
-        assert found.facts() == {"gpu_uuid": "GPU-b"}
+        assert lease.lease_facts() == {"gpu_uuid": "GPU-b"}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert "COMET_GPU_LEASE" not in os.environ
-    assert lease.current() is None
+    assert lease.lease_facts() == {}
 
 
 def test_a_child_of_the_holder_has_the_device_already(machine):
@@ -178,10 +177,10 @@ def test_a_busy_gpu_is_not_waited_for_but_a_leased_one_is(machine, stranger, hol
 
 def test_without_a_gpu(machine, monkeypatch):
     monkeypatch.delenv("FAKE_NVML")
-    with gpu_lease("job", timed=True) as found:
+    with gpu_lease("job", timed=True, optional=True) as found:
         assert found is None
     message = "out.jsonl needs a GPU, but no NVIDIA driver answers"
-    with pytest.raises(UserError, match=message), gpu_lease("out.jsonl", timed=False):
+    with pytest.raises(UserError, match=message), gpu_lease("out.jsonl", timed=True):
         pass
 
 
@@ -210,12 +209,16 @@ def test_a_lock_on_a_file_that_a_cleaner_removed_is_none(machine, monkeypatch):
     assert lease._lock(gpu) is None
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_workflow_job_takes_what_its_resources_say(machine, gpus):
+@pytest.mark.parametrize(
+    ("params", "gpus", "leased"),
+    [({}, 0, False), ({}, 1, True), ({"device": "cpu"}, 1, False), ({"device": "cuda"}, 1, True)],
+)
+def test_a_workflow_job_takes_a_gpu_for_its_device(machine, params, gpus, leased):
     section = {"busy": "share", "wait_minutes": 1}
-    job = SimpleNamespace(resources={"gpu": gpus}, output=["out"], config={"gpu": section})
+    fields = {"output": ["out"], "config": {"gpu": section}}
+    job = SimpleNamespace(params=params, resources={"gpu": gpus}, **fields)
     with job_gpu(job, timed=False) as found:
-        assert (found is not None) == (gpus == 1)
+        assert (found is not None) == leased
 
 
 def test_a_lease_after_torch_has_started_cuda_is_a_mistake(machine, monkeypatch):

@@ -37,7 +37,17 @@ def test_rules_hold_no_lambda_checkpoint_or_retry():
 
 def test_every_script_sends_its_output_to_the_log():
     for path in WORKFLOW.glob("scripts/*.py"):
-        assert "with logged(snakemake):" in path.read_text(), path
+        assert "with logged(snakemake)" in path.read_text(), path
+
+
+def test_every_rule_with_a_gpu_leases_it():
+    for path in rule_files():
+        for rule in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
+            script = re.search(r"scripts/(\w+\.py)", rule)
+            takes = bool(script) and "job_gpu(snakemake" in (
+                WORKFLOW / "scripts" / script[1]
+            ).read_text()
+            assert takes == bool(re.search(r"^\s*gpu=", rule, re.MULTILINE)), (path, rule)
 
 
 def test_retries_stand_in_the_cluster_profile_only():

@@ -10,8 +10,9 @@ from comet.logs import logged
 from comet.methods.pipeline import apply_method
 from comet.methods.registry import method_named
 from comet.models.folder import ModelFolder
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     params, name = snakemake.params, snakemake.wildcards.method
     text = params.calibration["text"]

@@ -10,8 +10,9 @@ from comet.fmpq.options import FMPQOptions
 from comet.fmpq.pipeline import Calibration
 from comet.logs import logged
 from comet.measurements import write_records
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     params, config = snakemake.params, snakemake.config
     calibration, text = params.calibration["text"], config["accuracy"]["texts"][0]

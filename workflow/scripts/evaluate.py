@@ -8,8 +8,9 @@ import torch
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.logs import logged
 from comet.measurements import write_records
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     case, config = snakemake.params.evaluated, snakemake.config
     checkpoint = Path(snakemake.input.checkpoint) if case["checkpoint"] else None

@@ -6,8 +6,9 @@ from pathlib import Path
 from comet.logs import logged
 from comet.measurements import write_records
 from comet.speed.bench import gemm_records
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=True, optional=True):
     records = gemm_records(
         snakemake.wildcards.model,
         m=snakemake.params.m,

@@ -10,8 +10,9 @@ from comet.fmpq.pipeline import Calibration
 from comet.logs import logged
 from comet.measurements import write_records
 from comet.models.entries import ModelEntry
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=True):
     torch.set_num_threads(snakemake.threads)
     params, config = snakemake.params, snakemake.config
     text = config["calibration"]["text"]

@@ -10,8 +10,9 @@ from comet.fmpq.pipeline import Calibration, quantize_model
 from comet.logs import logged
 from comet.measurements import write_records
 from comet.models.folder import ModelFolder
+from comet.speed.lease import job_gpu
 
-with logged(snakemake):
+with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     params, config = snakemake.params, snakemake.config
     text = params.calibration["text"]
