@@ -9,10 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from comet.kernels.calls import SIZE, address, current_stream, described, fields, launch
+from comet.kernels.calls import SIZE, address, described, fields, launch
 from comet.kernels.checks import DTYPES
 from comet.kernels.layout_sm90 import TILE_BYTES, tile_rows
 from comet.kernels.library import Library, load_for
+from comet.kernels.workspace import workspace_of
 
 
 class W4axArgs(ctypes.Structure):
@@ -150,7 +151,7 @@ def w4ax(
     arguments.instance = instance.index
     arguments.dependent_launch = plan.dependent_launch
     if plan.shared_tiles:
-        workspace = _workspace(library, out.device)
+        workspace = workspace_of(library, out.device)
         arguments.partials = workspace.sums(plan.grid * instance.partial_bytes)
         arguments.flags = workspace.flags(plan.grid * instance.warpgroups)
     launch("comet_w4ax_sm90", arguments, out.device)
@@ -189,44 +190,3 @@ def _arguments(
         bias=address(bias),
         out=address(out),
     )
-
-
-class _Workspace:
-    """Sums and flags of one stream. Kernels of a stream run one after another and leave the flags
-    zero, so that they share it; a larger request replaces it and keeps the old one alive."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._kept: list[Tensor] = []
-        self._sums = torch.empty(0, dtype=torch.uint8, device=device)
-        self._flags = torch.zeros(0, dtype=torch.int32, device=device)
-
-    def sums(self, size: int) -> int:
-        """Address of at least ``size`` bytes."""
-        if self._sums.numel() < size:
-            self._kept.append(self._sums)
-            self._sums = torch.empty(size, dtype=torch.uint8, device=self._device)
-        return self._sums.data_ptr()
-
-    def flags(self, count: int) -> int:
-        """Address of at least ``count`` zeros, int32."""
-        if self._flags.numel() < count:
-            self._kept.append(self._flags)
-            self._flags = torch.zeros(max(count, 2048), dtype=torch.int32, device=self._device)
-        return self._flags.data_ptr()
-
-
-_workspaces: dict[tuple[torch.device, int, int], _Workspace] = {}
-
-
-def _workspace(library: Library, device: torch.device) -> _Workspace:
-    """The workspace of a stream, or of a graph capture: graphs may replay on other streams."""
-    stream, capture = current_stream(device), ctypes.c_uint64()
-    identify = library.function(
-        "comet_capture_id", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
-    )
-    library.check(identify(stream, ctypes.byref(capture)), "comet_capture_id")
-    key = (device, stream, capture.value)
-    if key not in _workspaces:
-        _workspaces[key] = _Workspace(device)
-    return _workspaces[key]

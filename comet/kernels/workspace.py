@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device memory that the thread blocks of one launch share: partial sums, and flags left at zero."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from comet.kernels.calls import current_stream
+from comet.kernels.library import Library
+
+
+class Workspace:
+    """Sums and flags of one stream. Kernels of a stream run one after another and leave the flags
+    zero, so that they share it; a larger request replaces it and keeps the old one alive."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: list[Tensor] = []
+        self._sums = torch.empty(0, dtype=torch.uint8, device=device)
+        self._flags = torch.zeros(0, dtype=torch.int32, device=device)
+
+    def sums(self, size: int) -> int:
+        """Address of at least ``size`` bytes."""
+        if self._sums.numel() < size:
+            self._kept.append(self._sums)
+            self._sums = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._sums.data_ptr()
+
+    def flags(self, count: int) -> int:
+        """Address of at least ``count`` zeros, int32."""
+        if self._flags.numel() < count:
+            self._kept.append(self._flags)
+            self._flags = torch.zeros(max(count, 2048), dtype=torch.int32, device=self._device)
+        return self._flags.data_ptr()
+
+
+_workspaces: dict[tuple[torch.device, int, int], Workspace] = {}
+
+
+def workspace_of(library: Library, device: torch.device) -> Workspace:
+    """The workspace of a stream, or of a graph capture: graphs may replay on other streams."""
+    stream, capture = current_stream(device), ctypes.c_uint64()
+    identify = library.function(
+        "comet_capture_id", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
+    )
+    library.check(identify(stream, ctypes.byref(capture)), "comet_capture_id")
+    key = (device, stream, capture.value)
+    if key not in _workspaces:
+        _workspaces[key] = Workspace(device)
+    return _workspaces[key]
