@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from comet.fmpq.layer import W4AxLinear
-from comet.formats.blocks import BlockLayout, natural_permutation
+from comet.formats.blocks import BlockLayout
 from comet.formats.weights import PackedWeight
-from comet.kernels.activations import quantize_activations
-from comet.kernels.w4ax import prepare_weight, w4ax_linear
+from comet.kernels.linear import in_natural_order, linear_kernel
 
 FIELDS = ("qweight", "group_scale", "group_zero", "channel_scale", "perm")
 
@@ -96,17 +95,8 @@ class FMPQLinear(nn.Module):
         """
         if not x.is_cuda:
             return self._on_cpu(x)
-        flat = x.reshape(-1, x.shape[-1])
-        weight, permutation, bias = self._on_gpu(x.device)
-        operand = quantize_activations(
-            flat,
-            self.layout,
-            permutation,
-            mode=self.act_scale,
-            zero_point=self.act_zero_point,
-            hadamard=self.hadamard,
-        )
-        y = w4ax_linear(operand, weight, bias, dtype=x.dtype)
+        kernel, tiles, scales, permutation, bias = self._on_gpu(x.device)
+        y = kernel(x.reshape(-1, x.shape[-1]), tiles, scales, permutation, bias)
         return y.view(*x.shape[:-1], self.out_features)
 
     def _on_cpu(self, x: torch.Tensor) -> torch.Tensor:
@@ -118,15 +108,22 @@ class FMPQLinear(nn.Module):
         return self._reference[0](x)
 
     def _on_gpu(self, device: torch.device) -> tuple:
-        """(tiled weight, permutation or None, fp32 bias or None), made once."""
+        """(kernel, tiles, scales, permutation or None, fp32 bias or None), made once."""
         if self._prepared is None:
             weight = self.packed()
             weight.check()
-            natural = torch.equal(self.perm.cpu(), natural_permutation(self.layout))
-            whole = self.layout.padded == self.layout.channels
+            kernel = linear_kernel(
+                self.layout,
+                self.scale_kind,
+                self.act_scale,
+                self.act_zero_point,
+                self.hadamard,
+                device,
+            )
             self._prepared = (
-                prepare_weight(weight, device),
-                None if natural and whole else self.perm.to(device),
+                kernel,
+                *kernel.prepare(weight, device),
+                None if in_natural_order(weight) else self.perm.to(device),
                 None if self.bias is None else self.bias.detach().float().to(device),
             )
             for name in FIELDS:
