@@ -4,8 +4,13 @@
 K, after RoPE, has one scale and zero per channel within a page; the unfinished page stays in
 16 bit. V has one scale and zero per token and head. Scale and zero are fp16; a value is restored
 as ``code * scale + zero``.
+
+``pack_page`` writes the bytes of one page and KV head as the kernels read them: K codes, K scale,
+K zero, V codes, V scale, V zero. The order of the codes is that of the tensor cores' operands, so
+that a thread's 16 bytes are four of its fragments (csrc/include/comet/attention/page.cuh).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -77,3 +82,78 @@ def restore_values(values: torch.Tensor) -> torch.Tensor:
 def page_bytes(head_dim: int) -> int:
     """Bytes of one page and KV head: K and V codes, K scale and zero, V scale and zero."""
     return 2 * PAGE * head_dim // 2 + 4 * head_dim + 4 * PAGE
+
+
+def pack_page(keys: KV4Codes, values: KV4Codes) -> torch.Tensor:
+    """The bytes of pages as the kernels read them.
+
+    Args:
+        keys: of ``quantize_k_page``: packed [..., 64, D / 2], D a multiple of 64.
+        values: of ``quantize_v`` for the same 64 tokens.
+
+    Returns:
+        uint8 [..., page_bytes(D)].
+    """
+    k, v = unpack_int4(keys.packed), unpack_int4(values.packed)
+    parts = (
+        pack_int4(_permuted(k, _K_PARTS, _K_ORDER)),
+        _bytes(keys.scale.squeeze(-2)),
+        _bytes(keys.zero.squeeze(-2)),
+        pack_int4(_permuted(v, _V_PARTS, _V_ORDER)),
+        _bytes(values.scale.squeeze(-1)),
+        _bytes(values.zero.squeeze(-1)),
+    )
+    return torch.cat(parts, dim=-1)
+
+
+def unpack_page(page: torch.Tensor, head_dim: int) -> tuple[KV4Codes, KV4Codes]:
+    """Inverse of ``pack_page``: K and V of uint8 [..., page_bytes(D)].
+
+    Every bit is kept, also of parts that were never written.
+    """
+    codes, vector, tokens = PAGE * head_dim // 2, 2 * head_dim, 2 * PAGE
+    k, k_scale, k_zero, v, v_scale, v_zero = page.split(
+        (codes, vector, vector, codes, tokens, tokens), dim=-1
+    )
+    keys = _restored(unpack_int4(k), head_dim, _K_PARTS, _K_ORDER)
+    values = _restored(unpack_int4(v), head_dim, _V_PARTS, _V_ORDER)
+    return (
+        KV4Codes(pack_int4(keys), _halves(k_scale).unsqueeze(-2), _halves(k_zero).unsqueeze(-2)),
+        KV4Codes(pack_int4(values), _halves(v_scale).unsqueeze(-1), _halves(v_zero).unsqueeze(-1)),
+    )
+
+
+# Tokens are 16 t + 4 s + 2 h + b everywhere: s is the tile of 16 tokens, 2 t + b + 8 h the place in
+# it. A byte holds two codes and four bytes a thread's part of one 16 x 16 operand tile.
+# K, tokens are rows: channels are 32 j + 8 t' + 4 u + 2 k + i; tile 2 j + u, place 2 t' + i + 8 k.
+_K_PARTS = ((4, 4, 2, 2), (-1, 4, 2, 2, 2))  # t s h b, j t' u k i
+_K_ORDER = (4, 6, 0, 3, 5, 1, 8, 7, 2)  # j u t b t' s i k h
+# V, channels are rows: channels are (D / 8) g + 8 q + 2 w + r; tile 4 q + w, row g + 8 r.
+_V_PARTS = ((4, 4, 2, 2), (8, -1, 4, 2))  # t s h b, g q w r
+_V_ORDER = (1, 5, 4, 0, 6, 3, 2, 7)  # s q g t w b h r
+
+
+def _permuted(codes: torch.Tensor, parts: tuple, order: tuple) -> torch.Tensor:
+    """[..., 64, D] codes in the order of the page, [..., 64 * D]."""
+    split = codes.unflatten(-1, parts[1]).unflatten(-1 - len(parts[1]), parts[0])
+    lead = split.dim() - len(order)
+    return split.permute(*range(lead), *(lead + axis for axis in order)).flatten(lead)
+
+
+def _restored(codes: torch.Tensor, head_dim: int, parts: tuple, order: tuple) -> torch.Tensor:
+    """Inverse of ``_permuted``."""
+    rest = head_dim // -math.prod(parts[1])
+    sizes = [rest if size == -1 else size for size in (*parts[0], *parts[1])]
+    split = codes.unflatten(-1, [sizes[axis] for axis in order])
+    lead = split.dim() - len(order)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    natural = split.permute(*range(lead), *(lead + axis for axis in back))
+    return natural.flatten(lead + len(parts[0])).flatten(lead, lead + len(parts[0]) - 1)
+
+
+def _bytes(halves: torch.Tensor) -> torch.Tensor:
+    return halves.to(torch.float16).contiguous().view(torch.uint8)
+
+
+def _halves(data: torch.Tensor) -> torch.Tensor:
+    return data.contiguous().view(torch.float16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device memory that the thread blocks of one launch share: partial sums, and flags left at zero."""
+"""Device memory that thread blocks of one launch share: partial sums, and flags left at zero."""
 
 import ctypes
 

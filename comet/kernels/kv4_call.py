@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls into the library's KV4 attention kernels: argument structs and workspaces."""
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from typing import NamedTuple
+
+from torch import Tensor
+
+from comet.kernels.calls import SIZE, address, fields, launch
+from comet.kernels.checks import DTYPES
+from comet.kernels.library import load_for
+from comet.kernels.plan_kv4 import Plan, plan_of
+from comet.kernels.workspace import workspace_of
+
+_STATE = fields(c_void_p, "cache", "tail", "block_tables", "seq_lens", "slots")
+
+
+class CacheState(NamedTuple):
+    """The tensors that describe a paged cache and a batch of its sequences (``kv4.kv4_append``)."""
+
+    cache: Tensor
+    tail: Tensor
+    block_tables: Tensor
+    seq_lens: Tensor
+    slots: Tensor
+
+    def arguments(self) -> dict:
+        """Members that the structs share."""
+        return {name: address(tensor) for name, tensor in self._asdict().items()} | {
+            "dtype": DTYPES.index(self.tail.dtype),
+            "batch": self.seq_lens.shape[0],
+            "kv_heads": self.cache.shape[1],
+            "head_dim": self.tail.shape[3],
+            "table_stride": self.block_tables.stride(0),
+        }
+
+
+class Kv4DecodeArgs(ctypes.Structure):
+    """Mirror of ``CometKv4DecodeArgs`` in csrc/include/comet/kv4.h."""
+
+    _fields_ = (
+        SIZE,
+        *fields(c_int32, "dtype", "batch", "kv_heads", "head_dim", "heads", "window"),
+        *fields(c_int32, "warps", "stages", "blocks"),
+        ("scale", c_float),
+        *fields(c_int64, "table_stride", "query_stride"),
+        *_STATE,
+        *fields(c_void_p, "query", "out", "partials", "counters"),
+    )
+
+
+class Kv4AppendArgs(ctypes.Structure):
+    """Mirror of ``CometKv4AppendArgs``."""
+
+    _fields_ = (
+        SIZE,
+        *fields(c_int32, "dtype", "batch", "kv_heads", "head_dim", "max_new_tokens"),
+        *fields(c_int64, "table_stride", "key_stride", "value_stride"),
+        *_STATE,
+        *fields(c_void_p, "key", "value", "query_start"),
+    )
+
+
+class Kv4UnpackArgs(ctypes.Structure):
+    """Mirror of ``CometKv4UnpackArgs``."""
+
+    _fields_ = (
+        SIZE,
+        *fields(c_int32, "dtype", "batch", "kv_heads", "head_dim", "max_pages", "tokens"),
+        ("table_stride", c_int64),
+        *_STATE,
+        *fields(c_void_p, "starts", "key", "value"),
+    )
+
+
+def partial_bytes(plan: Plan, group: int, head_dim: int) -> int:
+    """Workspace of a decode launch: each thread block hands on at most two parts, each of them for
+    every query head of a KV head the fp32 sums of D channels, the maximum and the sum."""
+    return 2 * plan.blocks * group * (head_dim + 2) * 4
+
+
+def decode(
+    query: Tensor,
+    state: CacheState,
+    scale: float,
+    window: int | None,
+    out: Tensor,
+    plan: Plan | None,
+) -> None:
+    """Launch decode attention on checked CUDA tensors; writes ``out``.
+
+    Raises:
+        UserError: the library is missing, stale or not built for the device.
+        RuntimeError: the launch failed.
+    """
+    batch, heads, dim = query.shape
+    kv_heads = state.cache.shape[1]
+    plan = plan or plan_of(batch, kv_heads, dim, state.block_tables.shape[1], out.device)
+    workspace = workspace_of(load_for(out.device), out.device)
+    arguments = Kv4DecodeArgs(
+        heads=heads,
+        window=window or 0,
+        warps=plan.warps,
+        stages=plan.stages,
+        blocks=plan.blocks,
+        scale=scale,
+        query_stride=query.stride(0),
+        query=address(query),
+        out=address(out),
+        partials=workspace.sums(partial_bytes(plan, heads // kv_heads, dim)),
+        counters=workspace.flags(batch * kv_heads),
+        **state.arguments(),
+    )
+    launch("comet_kv4_decode", arguments, out.device)
+
+
+def append(
+    key: Tensor,
+    value: Tensor,
+    state: CacheState,
+    query_start: Tensor | None,
+    max_new_tokens: int,
+) -> None:
+    """Launch the append on checked CUDA tensors; writes cache and tail; errors as ``decode``."""
+    arguments = Kv4AppendArgs(
+        max_new_tokens=max_new_tokens,
+        key_stride=key.stride(0),
+        value_stride=value.stride(0),
+        key=address(key),
+        value=address(value),
+        query_start=address(query_start),
+        **state.arguments(),
+    )
+    launch("comet_kv4_append", arguments, key.device)
+
+
+def unpack(state: CacheState, starts: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Launch the restoring to 16 bit; writes rows of ``keys`` and ``values``; errors as
+    ``decode``."""
+    arguments = Kv4UnpackArgs(
+        max_pages=state.block_tables.shape[1],
+        tokens=keys.shape[0],
+        starts=address(starts),
+        key=address(keys),
+        value=address(values),
+        **state.arguments(),
+    )
+    launch("comet_kv4_unpack", arguments, keys.device)
