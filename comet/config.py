@@ -76,6 +76,7 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_memory(config)
     _check_gemm(config)
     if figures is not None and config["figures"] != "all":
+    _check_profile(config)
         for name in config["figures"]:
             _known(name, figures, "figures", "figure")
     _check_writable(Path(config["results"]))
@@ -362,6 +363,11 @@ def _check_writable(folder: Path) -> None:
         place = place.parent
     try:
         # Permissions alone do not tell: root passes them, and a read-only mount refuses root.
+def _check_profile(config: dict) -> None:
+    for name in config["profile"]["models"]:
+        _known(name, {*_shape_layers(), "reference"}, "profile.models", "model shape")
+
+
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:

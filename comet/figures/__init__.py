@@ -16,6 +16,7 @@ from comet.figures import (
     fig15,
     kv4_loss,
     precision_map,
+    sm_utilisation,
     style,
     table1,
     table2,
@@ -37,6 +38,7 @@ MODULES = (
     fig13,
     fig14,
     fig15,
+    sm_utilisation,
 )
 FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in MODULES}
 

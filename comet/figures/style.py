@@ -36,7 +36,7 @@ RC = {
     "figure.constrained_layout.w_pad": 0.06,
 }
 
-GREY, BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BROWN, PINK, BLACK = (
+GREY, BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BROWN, PINK, OLIVE, BLACK = (
     "#6b6b6b",
     "#0072b2",
     "#56b4e9",
@@ -46,6 +46,7 @@ GREY, BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BROWN, PINK, BLACK = (
     "#7b4fa0",
     "#7a5230",
     "#d98cb3",
+    "#8a8d0f",
     "#222222",
 )
 # One colour for one number format, whoever implements it; a mark tells who measured it.
@@ -62,7 +63,7 @@ COLOURS = {
     PINK: "w16a16-kv4, W4A16 AWQ, vllm-cutlass-w4a8",
 }
 COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names.split(", ")}
-PALETTE = (RED, BLUE, ORANGE, GREEN, PURPLE, SKY, BROWN, PINK, GREY, BLACK)
+PALETTE = (RED, BLUE, ORANGE, GREEN, PURPLE, SKY, BROWN, PINK, OLIVE, GREY, BLACK)
 
 
 def colours(series: list[str]) -> dict[str, str]:

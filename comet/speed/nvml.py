@@ -4,6 +4,9 @@
 import threading
 from contextlib import contextmanager
 
+from comet.errors import UserError
+from comet.speed.devices import handle_of, nvml_session, visible_gpus
+
 THROTTLE_REASONS = {
     1: "idle",
     2: "application clocks setting",
@@ -19,38 +22,27 @@ SLOWED = 4 | 8 | 32 | 64 | 128  # what makes a kernel slower than the card can b
 
 
 @contextmanager
-def _handle(index: int):
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
-    finally:
-        pynvml.nvmlShutdown()
+def _current_gpu():
+    """NVML and its handle of the first GPU that CUDA may use, the one that torch computes on."""
+    with nvml_session() as nvml:
+        yield nvml, handle_of(nvml, visible_gpus(nvml)[0])
 
 
-def _is_missing(error: Exception) -> bool:
-    """Whether the package, the driver or one query is missing, and not the code wrong."""
-    return type(error).__name__.startswith("NVMLError") or isinstance(error, ImportError)
-
-
-def sample(index: int = 0) -> dict | None:
+def sample() -> dict | None:
     """SM clock in MHz, temperature in degrees C, power in W and the throttle reasons as a bit mask.
 
     None where the driver or its Python package does not answer: a measurement does not fail for it.
     """
     try:
-        with _handle(index) as (nvml, handle):
+        with _current_gpu() as (nvml, handle):
             return {
                 "sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
                 "temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
                 "power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
                 "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
             }
-    except Exception as error:
-        if _is_missing(error):
-            return None
-        raise
+    except UserError:
+        return None
 
 
 def reason_names(mask: int) -> list[str]:
@@ -63,7 +55,6 @@ class Watch:
 
     Args:
         seconds: between two readings.
-        index: number of the GPU.
 
     Attributes:
         samples: a list of readings by name: ``sm_clock`` in MHz, ``power`` in W, ``temperature`` in
@@ -72,10 +63,10 @@ class Watch:
         missing: why there are no readings, or None.
     """
 
-    def __init__(self, seconds: float = 0.02, index: int = 0) -> None:
+    def __init__(self, seconds: float = 0.02) -> None:
         self.samples: dict[str, list[float]] = {}
         self.missing: str | None = None
-        self._seconds, self._index = seconds, index
+        self._seconds = seconds
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -91,14 +82,12 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            with _handle(self._index) as (nvml, handle):
+            with _current_gpu() as (nvml, handle):
                 while not self._done.wait(self._seconds):
                     for name, value in _reading(nvml, handle).items():
                         self.samples.setdefault(name, []).append(value)
-        except Exception as error:
-            self.missing = f"NVML does not answer ({error})"
-            if not _is_missing(error):
-                raise
+        except UserError as error:
+            self.missing = str(error)
 
 
 def _reading(nvml, handle) -> dict[str, float]:

@@ -90,6 +90,14 @@ def find_ncu() -> str:
     return found
 
 
+def installed() -> str | None:
+    """Path of Nsight Compute, or None: part of what this machine can measure."""
+    try:
+        return find_ncu()
+    except CountersMissing:
+        return None
+
+
 def choose_metrics(ncu: str) -> dict[str, str]:
     """Quantity -> the first counter of ``PREFERENCES`` that this GPU has.
 

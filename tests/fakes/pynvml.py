@@ -2,8 +2,9 @@
 """NVML of a made-up machine, described by the JSON file that ``FAKE_NVML`` names.
 
 ``{"driver": "580.1", "gpus": [{"uuid", "name", "memory", "used", "processes": [{"pid", "memory"}],
-"capability", "mig": [instances of the same form]}]}``; only ``uuid`` must be there. Without the
-variable there is no driver. Processes that have ended are not listed, as the driver does.
+"capability", "clock", "power", "power_now", "throttled", "mig": [instances of the same form]}]}``;
+only ``uuid`` must be there. Without the variable there is no driver. Processes that have ended are
+not listed, as the driver does.
 """
 
 import json
@@ -11,9 +12,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+NVML_SUCCESS = 0
+NVML_ERROR_NOT_SUPPORTED = 3
 NVML_DEVICE_MIG_ENABLE = 1
 NVML_CLOCK_SM = 1
 NVML_TEMPERATURE_GPU = 0
+NVML_FI_DEV_POWER_INSTANT = 186
 
 
 class NVMLError(Exception):
@@ -124,3 +128,52 @@ def nvmlDeviceGetComputeRunningProcesses(handle: dict) -> list[ProcessInfo]:
 
 def nvmlDeviceGetMPSComputeRunningProcesses(handle: dict) -> list[ProcessInfo]:
     raise NVMLError("Not Supported")
+
+
+@dataclass
+class Utilization:
+    """Percent of the time in which a kernel ran, or memory was used."""
+
+    gpu: int
+    memory: int
+
+
+@dataclass
+class FieldValue:
+    """The answer to a query by number."""
+
+    nvmlReturn: int  # noqa: N815
+    value: object
+
+
+@dataclass
+class Number:
+    """A value of an answer."""
+
+    uiVal: int  # noqa: N815
+
+
+def nvmlDeviceGetClockInfo(handle: dict, clock: int) -> int:
+    return handle.get("clock", 1980)
+
+
+def nvmlDeviceGetTemperature(handle: dict, sensor: int) -> int:
+    return 51
+
+
+def nvmlDeviceGetPowerUsage(handle: dict) -> int:
+    return handle.get("power", 398000)
+
+
+def nvmlDeviceGetFieldValues(handle: dict, fields: list[int]) -> list[FieldValue]:
+    now = handle.get("power_now")
+    state = NVML_ERROR_NOT_SUPPORTED if now is None else NVML_SUCCESS
+    return [FieldValue(state, Number(now or 0)) for _ in fields]
+
+
+def nvmlDeviceGetUtilizationRates(handle: dict) -> Utilization:
+    return Utilization(99, 40)
+
+
+def nvmlDeviceGetCurrentClocksEventReasons(handle: dict) -> int:
+    return handle.get("throttled", 0)

@@ -84,3 +84,17 @@ def serving(requests: tuple[int, ...] = (4, 16)) -> list[dict]:
         for n in requests
         for backend, speed in speeds.items()
     ]
+
+
+def profile(**fields) -> list[dict]:
+    """A kernel that fills the tensor pipe at m = 256, another that fills DRAM at m = 16."""
+    seen = {
+        ("comet-w4ax", 16): {"tensor_pipe_utilisation": 8.0, "dram_throughput": 90.0},
+        ("cublas-bf16", 256): {"tensor_pipe_utilisation": 95.0, "power": 690.0},
+    }
+    shape = {"model": "tiny", "layer": "qkv", "n": 512, "k": 256}
+    return [
+        record("profile", shape | {"m": m}, metric, "percent", backend, value, **fields)
+        for (backend, m), values in seen.items()
+        for metric, value in values.items()
+    ]

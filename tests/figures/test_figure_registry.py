@@ -15,6 +15,7 @@ EVERYTHING = [
     *synthetic.quantize(),
     *synthetic.gemm(),
     *synthetic.serving(),
+    *synthetic.profile(),
     synthetic.skip("gemm", {"model": "tiny"}, "time", "comet-w4ax"),
 ]
 

@@ -49,6 +49,28 @@ def test_variants_join_the_ablations(paper):
     assert heights(solid(fourteen.axes[2])) == [2.0, pytest.approx(20 / 15)]
 
 
+def test_profiles_have_a_panel_for_each_quantity_that_was_seen(paper):
+    figure = draw("sm_utilisation", FigureInputs(synthetic.profile(), paper))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        "tensor pipe active, % of cycles",
+        "DRAM, % of peak",
+        "power, W",
+    ]
+    assert heights(solid(figure.axes[0])) == [8.0, 95.0]
+    groups = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+    assert groups == ["tiny\nqkv, m = 16", "tiny\nqkv, m = 256"]
+    assert heights(solid(figure.axes[2])) == [690.0]
+
+
+def test_a_profile_without_counters_says_why(paper):
+    skip = synthetic.skip("profile", {"model": "tiny"}, "power", "comet-w4ax")
+    skip["metric"], skip["reason"] = "tensor_pipe_utilisation", "counters are refused"
+    figure = draw("sm_utilisation", FigureInputs([skip], paper))
+    (text,) = figure.axes[-1].texts
+    assert text.get_text() == "not measured: comet-w4ax: counters are refused"
+
+
 def test_serving_joins_the_end_to_end_figures(paper):
     ten = draw("fig10", FigureInputs(synthetic.serving(), paper))
     assert heights(solid(ten.axes[2])) == [0.5, 2.0]

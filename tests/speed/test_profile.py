@@ -2,9 +2,9 @@
 """Profiles: the table of Nsight Compute, refused and absent counters, NVML; no GPU is needed."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
+from nvml_machine import Machine
 
 from comet.speed import nvml, profile, profile_ncu, profile_replay, profile_watch
 from comet.speed.profile import ProfileOptions, of_call, profile_cases, profile_records
@@ -212,30 +212,12 @@ def test_without_a_gpu_both_groups_are_skipped(monkeypatch):
     assert all(r.status == "skipped" and "no NVIDIA driver" in r.reason for r in made)
 
 
-def fake_pynvml(power_instant: int | None = 412000):
-    class NVMLError(Exception):
-        pass
-
-    def field(_handle, _fields):
-        found = SimpleNamespace(nvmlReturn=0 if power_instant else 3)
-        found.value = SimpleNamespace(uiVal=power_instant)
-        return [found]
-
-    constants = {"NVML_SUCCESS": 0, "NVML_CLOCK_SM": 1, "NVML_TEMPERATURE_GPU": 0}
-    return SimpleNamespace(
-        **constants,
-        NVML_FI_DEV_POWER_INSTANT=186,
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=99, memory=40),
-        nvmlDeviceGetClockInfo=lambda _handle, _clock: 1545,
-        nvmlDeviceGetTemperature=lambda _handle, _sensor: 51,
-        nvmlDeviceGetPowerUsage=lambda _: 398000,
-        nvmlDeviceGetFieldValues=field,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda _: 4,
-    )
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Machine:
+    """A GPU at its power limit."""
+    made = Machine(monkeypatch, tmp_path)
+    made.has({"uuid": "GPU-a", "power_now": 412000, "clock": 1545, "throttled": 4})
+    return made
 
 
 def watched(seconds: float = 0.2) -> nvml.Watch:
@@ -244,8 +226,7 @@ def watched(seconds: float = 0.2) -> nvml.Watch:
     return seen
 
 
-def test_nvml_is_read_while_a_kernel_runs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml())
+def test_nvml_is_read_while_a_kernel_runs(machine):
     seen = watched()
     made = profile_watch.of_readings(ITEMS[0], seen, 640, 0.2, {})
     assert {r.metric: (r.median, r.unit) for r in made} == {
@@ -255,24 +236,25 @@ def test_nvml_is_read_while_a_kernel_runs(monkeypatch):
         "gpu_utilisation": (99, "percent"),
         "memory_utilisation": (40, "percent"),
     }
-    assert len(made[0].samples) < len(seen.samples["power"])
-    assert made[0].method["throttle_reasons"] == ["power cap"]
     kept = len(made[0].samples)
+    assert kept < len(seen.samples["power"])
+    assert made[0].method["throttle_reasons"] == ["power cap"]
     assert made[0].method["readings_slowed"] == f"{kept} of {kept}"
 
 
-def test_an_older_driver_tells_mean_power(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml(power_instant=None))
+def test_an_older_driver_tells_mean_power(machine):
+    machine.has("GPU-a")
     assert watched(0.05).samples["power"][0] == 398
 
 
-def test_a_driver_that_does_not_answer_is_a_skipped_record(monkeypatch):
-    broken = fake_pynvml()
+def test_the_gpu_that_cuda_uses_is_read(machine, monkeypatch):
+    machine.has({"uuid": "GPU-a", "clock": 1000}, {"uuid": "GPU-b", "clock": 2000})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert nvml.sample()["sm_clock_mhz"] == 2000
 
-    def refuse():
-        raise broken.NVMLError("Driver Not Loaded")
 
-    broken.nvmlInit = refuse
-    monkeypatch.setitem(sys.modules, "pynvml", broken)
+def test_a_driver_that_does_not_answer_is_a_skipped_record(machine, monkeypatch):
+    monkeypatch.delenv("FAKE_NVML")
     (record,) = profile_watch.of_readings(ITEMS[0], watched(0.05), 0, 0.05, {})
     assert record.status == "skipped" and "Driver Not Loaded" in record.reason
+    assert nvml.sample() is None

@@ -11,7 +11,7 @@ from comet.figures import FIGURES
 from comet.kernels.build import source_files
 from comet.kernels.toolchain import find_toolchain
 from comet.measurements import KINDS as RECORD_KINDS
-from comet.speed import capability
+from comet.speed import capability, profile_ncu
 
 REPOSITORY = configuration.REPOSITORY
 
@@ -21,6 +21,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 CAPABILITY = capability.detect()
+COUNTERS = profile_ncu.installed()
 MACHINE = (
     f"local-{capability.slug(CAPABILITY['gpu'])}"
     if config["machine"] == "auto"

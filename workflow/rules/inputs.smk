@@ -121,6 +121,7 @@ def reference_files(kinds):
 # Made by the target memory alone.
 MEMORY_RECORDS = [
     own_path("records", "memory", f"{model}.jsonl")
+    "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
     for model in config["memory"]["models"]
 ]
 
@@ -158,6 +159,19 @@ def figure_references(wildcards):
 def figure_tables(wildcards):
     tables = FIGURES[wildcards.figure].paper_files
     return [repository_path("resources", "paper", name) for name in tables]
+
+
+def wanted_profile(wildcards):
+    """Joined profile records; a configuration without any is told what to name."""
+    if not KINDS["profile"]:
+        raise WorkflowError(
+            "the key profile.models names no model; name one of resources/paper/model_shapes.csv"
+        )
+    return own_path("profile.jsonl")
+
+
+def profile_settings(wildcards):
+    return {key: value for key, value in config["profile"].items() if key != "models"}
 
 
 def figure_arrays(wildcards):
