@@ -93,7 +93,7 @@ def _gpu(options: argparse.Namespace, config: dict, timed: bool):
     if ":" in device:
         number = device.partition(":")[2]
         raise UserError(
-            f"--device is {device}; choose a GPU with CUDA_VISIBLE_DEVICES={number} and --device cuda"
+            f"--device is {device}; choose a GPU with CUDA_VISIBLE_DEVICES={number}, --device cuda"
         )
     if device == "cpu":
         return contextlib.nullcontext()
