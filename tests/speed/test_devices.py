@@ -9,7 +9,7 @@ import pytest
 from nvml_machine import Machine
 
 from comet.errors import UserError
-from comet.speed import capability
+from comet.speed import capability, nvml
 from comet.speed.devices import foreign_processes, nvml_session, usable_gpus, visible_gpus
 
 MIG = {
@@ -99,6 +99,15 @@ def test_what_can_be_measured_does_not_change_with_the_number_of_gpus(machine, m
     assert whole["driver"] == "580.1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert capability.detect() == whole
+
+
+def test_readings_are_of_the_visible_gpu(machine, monkeypatch):
+    machine.has({"uuid": "GPU-a", "clock": 1000}, {"uuid": "GPU-b", "clock": 2000})
+    assert nvml.sample()["sm_clock_mhz"] == 1000
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert nvml.sample()["sm_clock_mhz"] == 2000
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert nvml.sample() is None
 
 
 def test_a_machine_without_gpu_or_driver(machine, monkeypatch):
