@@ -94,22 +94,6 @@ def nvmlDeviceGetMemoryInfo(handle: dict) -> Memory:
     return Memory(handle.get("memory", 2**37), handle.get("used", 0))
 
 
-def nvmlDeviceGetClockInfo(handle: dict, clock: int) -> int:
-    return handle.get("clock", 1980)
-
-
-def nvmlDeviceGetTemperature(handle: dict, sensor: int) -> int:
-    return 40
-
-
-def nvmlDeviceGetPowerUsage(handle: dict) -> int:
-    return 100_000
-
-
-def nvmlDeviceGetCurrentClocksEventReasons(handle: dict) -> int:
-    return 0
-
-
 def nvmlDeviceGetMigMode(handle: dict) -> list[int]:
     if "mig" not in handle:
         raise NVMLError("Not Supported")
