@@ -1,45 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's GEMM kernels, loaded from its compiled library without importing vLLM.
 
-``COMET_VLLM_SITE`` names the folder that holds the ``vllm`` package (0.24 was read for the
-signatures). Operands are random and valid in shape and type; packing is each library's own.
+Operands are random and valid in shape and type; packing is each library's own.
 """
 
-import os
-from functools import cache
 from pathlib import Path
 
 import torch
 
-from comet.speed.backends import GemmShape, Unavailable, Workload
+from comet.speed.backends import GemmShape, Workload
 from comet.speed.timer import copies_past_l2
+from comet.speed.vllm_site import load_library, vllm_file
 
-SITE = "COMET_VLLM_SITE"
 LIBRARY = Path("vllm") / "_C_stable_libtorch.abi3.so"
 GROUP = 128
 # vLLM's identifier of its type uint4b8 (4 bits, unsigned, bias 8): mantissa, bias, NaN kind.
 UINT4B8 = 4 << 8 | 8 << 17 | 1 << 50
 
 
-@cache
-def _operators(site: str):
-    path = Path(site) / LIBRARY
-    if not path.exists():
-        raise Unavailable(f"{path} does not exist; set {SITE} to a folder with vllm 0.24")
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be loaded ({error}); it must match this torch") from error
-    return torch.ops._C
-
-
 def _vllm():
-    site = os.environ.get(SITE)
-    if not site:
-        raise Unavailable(
-            f"vLLM's kernel library is not here; unpack vllm 0.24 and set {SITE} to its folder"
-        )
-    return _operators(site)
+    load_library(vllm_file(LIBRARY, "vLLM's kernel library"))
+    return torch.ops._C
 
 
 def _copies(shape: GemmShape, bytes_each: int, device: torch.device) -> range:
