@@ -75,8 +75,8 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_methods(config, schema)
     _check_memory(config)
     _check_gemm(config)
-    if figures is not None and config["figures"] != "all":
     _check_profile(config)
+    if figures is not None and config["figures"] != "all":
         for name in config["figures"]:
             _known(name, figures, "figures", "figure")
     _check_writable(Path(config["results"]))
@@ -350,6 +350,11 @@ def _check_gemm(config: dict) -> None:
         _known(name, _shape_layers(), "gemm.models", "model shape")
 
 
+def _check_profile(config: dict) -> None:
+    for name in config["profile"]["models"]:
+        _known(name, {*_shape_layers(), "reference"}, "profile.models", "model shape")
+
+
 def _shape_layers() -> dict[str, int]:
     """Number of layers of each model of the table of shapes."""
     with open(SHAPES, newline="", encoding="utf-8") as stream:
@@ -363,11 +368,6 @@ def _check_writable(folder: Path) -> None:
         place = place.parent
     try:
         # Permissions alone do not tell: root passes them, and a read-only mount refuses root.
-def _check_profile(config: dict) -> None:
-    for name in config["profile"]["models"]:
-        _known(name, {*_shape_layers(), "reference"}, "profile.models", "model shape")
-
-
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:

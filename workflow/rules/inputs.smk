@@ -106,6 +106,7 @@ KINDS = {
         f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS
     ],
     "gemm": [f"gemm/{model}.jsonl" for model in config["gemm"]["models"]],
+    "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
 }
 # Drawn from the channel statistics of the first model that is quantized.
 ARRAY_FIGURES = ("fig3", "fig4", "precision_map")
@@ -121,7 +122,6 @@ def reference_files(kinds):
 # Made by the target memory alone.
 MEMORY_RECORDS = [
     own_path("records", "memory", f"{model}.jsonl")
-    "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
     for model in config["memory"]["models"]
 ]
 
@@ -146,6 +146,19 @@ def gathered_kinds(kinds):
     return [own_path(f"{kind}.jsonl") for kind in kinds if KINDS.get(kind)]
 
 
+def wanted_profile(wildcards):
+    """Joined profile records; a configuration without any is told what to name."""
+    if not KINDS["profile"]:
+        raise WorkflowError(
+            "the key profile.models names no model; name one of resources/paper/model_shapes.csv"
+        )
+    return own_path("profile.jsonl")
+
+
+def profile_settings(wildcards):
+    return {key: value for key, value in config["profile"].items() if key != "models"}
+
+
 def figure_records(wildcards):
     kinds = FIGURES[wildcards.figure].kinds_needed
     return [result_path(f"{kind}.jsonl") for kind in kinds if KINDS.get(kind)]
@@ -159,19 +172,6 @@ def figure_references(wildcards):
 def figure_tables(wildcards):
     tables = FIGURES[wildcards.figure].paper_files
     return [repository_path("resources", "paper", name) for name in tables]
-
-
-def wanted_profile(wildcards):
-    """Joined profile records; a configuration without any is told what to name."""
-    if not KINDS["profile"]:
-        raise WorkflowError(
-            "the key profile.models names no model; name one of resources/paper/model_shapes.csv"
-        )
-    return own_path("profile.jsonl")
-
-
-def profile_settings(wildcards):
-    return {key: value for key, value in config["profile"].items() if key != "models"}
 
 
 def figure_arrays(wildcards):
