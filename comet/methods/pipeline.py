@@ -56,8 +56,9 @@ def apply_method(
     with atomic_path(out) as temporary:
         temporary.mkdir(parents=True)
         for index, quantized in _layers(method, folder, calibration, device, dtype):
+            # Linears of one input share their transforms; a file holds every tensor by itself.
             tensors = {
-                f"{linear}.{key}": value.contiguous()
+                f"{linear}.{key}": value.clone(memory_format=torch.contiguous_format)
                 for linear, layer in quantized.items()
                 for key, value in layer.state_dict().items()
             }
@@ -86,23 +87,20 @@ def _layers(
     stream = LayerStream(folder, windows, device, getattr(torch, dtype))
     exact = stream.hidden.clone() if method.sequential else None
     for index, layer, run in stream:
-        inputs, hidden = {}, None
+        inputs, hidden, target = {}, None, None
         if method.sequential:
             inputs, hidden = watch_inputs(layer, folder.family, run, windows.numel()), stream.hidden
+            exact = target = _exact_outputs(layer, exact, stream)
         elif method.calibrated:
             advancing = partial(run, advance=True)
             inputs = watch_inputs(layer, folder.family, advancing, windows.numel())
-        block = Block(index, hidden, exact, stream.forward, *_heads(folder.config))
-        if method.sequential:
-            # Before the method changes the layer.
-            after = _exact_outputs(layer, exact, stream)
+        block = Block(index, hidden, target, stream.forward, *_heads(folder.config))
         quantized = method.quantize_layer(layer, folder.family, inputs, block)
         if missing := set(folder.family.linears) - set(quantized):
             raise ValueError(f"{method.label} left out {', '.join(sorted(missing))}")
         if method.sequential:
             replace_linears(layer, quantized)
             stream.advance()
-            exact = after
         yield index, quantized
         # The graphs of trained layers hold cycles.
         del layer, inputs, block, quantized
