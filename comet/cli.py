@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from comet import __version__
+from comet.bundle.command import add_bundle
 from comet.errors import UserError
 from comet.measurements import Measurement, write_records
 
@@ -31,7 +32,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"comet {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_quantize, _add_evaluate, _add_build, _add_bench, _add_publish, _add_doctor):
+    for add in (
+        _add_quantize,
+        _add_evaluate,
+        _add_build,
+        _add_bench,
+        _add_publish,
+        _add_doctor,
+        add_bundle,
+    ):
         add(commands)
     return parser
 
