@@ -17,13 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one sub-command; returns the exit status. Bad input is one line and status 1."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        return options.run(options) or 0
     except UserError as error:
         print(f"comet: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         return 1
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -246,15 +245,29 @@ def _publish(options: argparse.Namespace) -> None:
 
 
 def _add_doctor(commands) -> None:
-    parser = _command(commands, "doctor", "What this machine has and which targets run.", _doctor)
+    text = "What this machine has and which targets run; status 1 where the asked one cannot."
+    parser = _command(commands, "doctor", text, _doctor)
+    parser.add_argument("target", nargs="?", default="all", help="of snakemake (default: all)")
+    parser.add_argument(
+        "--configfile",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="YAML files laid over config/config.yaml, as snakemake's",
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--no-network", action="store_true", help="do not ask the package index and the hub"
+    )
 
 
-def _doctor(options: argparse.Namespace) -> None:
+def _doctor(options: argparse.Namespace) -> int:
     from comet.doctor import as_text, examine
 
-    report = examine()
+    report = examine(options.target, options.configfile, not options.no_network)
     print(json.dumps(report, indent=2) if options.json else as_text(report))
+    return 0 if report["runs"] else 1
 
 
 def _deliver(records: list[Measurement], path: Path | None) -> None:

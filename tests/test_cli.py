@@ -89,36 +89,6 @@ def test_publish_refuses_an_empty_run(repository, tmp_path):
         publish(tmp_path, "h200", repository)
 
 
-def test_doctor_tells_what_runs_and_why_not(capsys, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["doctor", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    targets = {target["name"]: target for target in report["targets"]}
-    assert targets["accuracy"]["runs"]
-    assert not targets["kernels"]["runs"]
-    assert "no C++ compiler" in targets["kernels"]["why"]
-    assert report["machine"]["memory_gib"] > 0
-    assert main(["doctor"]) == 0
-    text = capsys.readouterr().out
-    assert "warning: no C++ compiler" in text
-    assert all(name in text for name in targets)
-
-
-def test_doctor_warns_of_a_torch_without_cuda(monkeypatch):
-    import torch
-
-    from comet import doctor
-
-    gpu = {"gpu": "NVIDIA H200", "gpu_memory_bytes": 2**37, "gpu_missing": None}
-    facts = gpu | {"compute_capability": "9.0", "driver": "570", "engines": {}}
-    monkeypatch.setattr(capability, "detect", lambda: facts)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    report = doctor.examine()
-    assert any("this torch has no CUDA" in line for line in report["warnings"])
-    gemm = next(target for target in report["targets"] if target["name"].startswith("gemm"))
-    assert gemm == gemm | {"runs": False, "why": "this torch has no CUDA"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

