@@ -43,14 +43,14 @@ class Block:
         index: number of the layer.
         hidden: [windows, T, hidden size], the outputs of the layers quantized so far; None where
             the method is not sequential.
-        exact_hidden: the same of the 16-bit model.
+        target: the same shape, what this layer puts out in the 16-bit model; None alike.
         forward: ``forward(layer, hidden [n, T, H]) -> [n, T, H]``; gradients flow through it.
         heads, kv_heads, head_dim: of the attention.
     """
 
     index: int
     hidden: torch.Tensor | None
-    exact_hidden: torch.Tensor | None
+    target: torch.Tensor | None
     forward: Callable[[nn.Module, torch.Tensor], torch.Tensor]
     heads: int
     kv_heads: int
