@@ -48,6 +48,20 @@ def text_entry(wildcards):
     return config["texts"][wildcards.text]
 
 
+def prepared_inputs(wildcards):
+    """Everything that quantization and accuracy read and that may have to be fetched."""
+    models = {case["model"] for case in ACCURACY.values()} | {*config["choices"]["models"]}
+    texts = {config["calibration"]["text"], *config["accuracy"]["texts"]}
+    return [
+        *(resource_path("models", model, "config.json") for model in sorted(models)),
+        *(resource_path("texts", text, "test.jsonl") for text in sorted(texts)),
+        *(
+            resource_path("tasks", task, "rows.jsonl")
+            for task in config["accuracy"].get("tasks", [])
+        ),
+    ]
+
+
 def csrc_sources(wildcards):
     """Sources of the CUDA library; a missing compiler is told before any job starts."""
     try:

