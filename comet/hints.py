@@ -5,7 +5,7 @@ Each is the part of a message behind the reason, and stands on its own. Nothing 
 that every module may use them.
 """
 
-GPU = "run the same command on a machine with an NVIDIA GPU; what is skipped is measured then"
+GPU = "run the same command on a machine with an NVIDIA GPU; skipped records are then replaced"
 TORCH = "install the requirements: pip install -r requirements.txt"
 TORCH_CUDA = "install a torch with CUDA: pip install -r {requirements}"
 DRIVER = "use a driver {driver} or newer, or the other torch: pip install -r {requirements}"
@@ -15,7 +15,7 @@ NVCC_DRIVER = (
 ARCHITECTURE = "name it in the config key kernels.architectures"
 OLD_GPU = "use an Ampere GPU (A100) or a newer one"
 COUNTERS_MISSING = (
-    "install Nsight Compute, which comes with the CUDA toolkit, or name its program in COMET_NCU"
+    "install it, it comes with the CUDA toolkit, or name the program in COMET_NCU"
 )
 COUNTERS_REFUSED = (
     "run as root or with CAP_SYS_ADMIN, or load the driver with options nvidia "
@@ -28,11 +28,10 @@ TENSORRT_LLM = (
     "trtllm/bin/pip install tensorrt_llm) and set COMET_TRTLLM_PYTHON to its python"
 )
 GATED = (
-    "accept its licence on the hub and log in with `hf auth login`, or declare a local folder "
-    "(source.kind: folder)"
+    "accept its licence on the hub and log in with `hf auth login`, or declare a local folder"
 )
 NOT_ON_HUB = "check the name, or log in with `hf auth login`"
-HUB = "connect to a network, or declare a local folder (source.kind: folder)"
+HUB = "connect to a network, or declare a local folder"
 WHEEL = "connect to a network, or put the wheel into {folder}"
 DISK = "free space, or set the config keys results and resources to folders of a larger disk"
 MEMORY = "use a machine with more memory, or a configuration with smaller models"

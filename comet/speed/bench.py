@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+from comet import hints
 from comet.measurements import Measurement, environment, provenance, skipped
 from comet.models.shapes import shapes_of
 from comet.speed import capability
@@ -19,7 +20,7 @@ REFERENCE_LAYERS = (
     ("LLaMA-3-70B", "gate_up"),
     ("LLaMA-3-70B", "o"),
 )
-GPU_HINT = "run the same command on a machine with an NVIDIA GPU; this record is then replaced"
+GPU_HINT = hints.GPU
 
 
 def gemm_cases(model: str, m: list[int]) -> list[dict]:

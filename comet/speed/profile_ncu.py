@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from comet import hints
 from comet.measurements import REPOSITORY
 
 NCU = "COMET_NCU"
@@ -48,13 +49,10 @@ UNIT_IN_US = {
 }
 REFUSED = "ERR_NVGPUCTRPERM"
 REFUSED_HINT = (
-    "the driver refuses hardware counters to this user (ERR_NVGPUCTRPERM); run as root or with "
-    "CAP_SYS_ADMIN, or load the driver with options nvidia NVreg_RestrictProfilingToAdminUsers=0"
+    "the driver refuses hardware counters to this user (ERR_NVGPUCTRPERM); "
+    + hints.COUNTERS_REFUSED
 )
-MISSING_HINT = (
-    "Nsight Compute (ncu) is not on PATH; install it with the CUDA toolkit, or name the program "
-    f"in {NCU}"
-)
+MISSING_HINT = f"Nsight Compute (ncu) is not on PATH; {hints.COUNTERS_MISSING}"
 
 
 class CountersMissing(Exception):

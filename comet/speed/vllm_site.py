@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from comet import hints
 from comet.speed.backends import Unavailable
 
 SITE = "COMET_VLLM_SITE"
@@ -27,7 +28,7 @@ def vllm_file(relative: Path | str, what: str) -> Path:
     """
     site = os.environ.get(SITE)
     if not site:
-        raise Unavailable(f"{what} is not here; unpack vllm 0.24 and set {SITE} to its folder")
+        raise Unavailable(f"{what} is not here; {hints.VLLM_KERNELS}")
     path = Path(site) / relative
     if not path.exists():
         raise Unavailable(f"{path} does not exist; set {SITE} to a folder with vllm 0.24")
