@@ -10,6 +10,7 @@ from transformers.masking_utils import sdpa_mask
 from comet.accuracy.kv_quantization import KVQuantization
 from comet.errors import UserError
 from comet.kernels.kv4_reference import paged_attention
+from comet.methods.rotation import hadamard_factors, whole_rotation
 
 NAME = "comet_kv4"
 EXACT = KVQuantization(key_bits=16, value_bits=16)
@@ -31,14 +32,14 @@ def use_kv4(
             quantized and Q multiplied by it, after RoPE (SmoothAttention).
 
     Raises:
-        UserError: the model has no rotary embedding, but K shall be stored before it.
-        ValueError: a Hadamard of a head whose size is no power of two.
+        UserError: the model has no rotary embedding, but K shall be stored before it; no Hadamard
+            matrix of the size of a head.
     """
     options = options or KVQuantization()
     for module in _attention_modules(model):
         index = module.layer_idx
-        if options.hadamard and module.head_dim & (module.head_dim - 1):
-            raise ValueError(f"no Hadamard of a head of {module.head_dim} channels")
+        if options.hadamard:
+            hadamard_factors(module.head_dim)
         chosen = layers is None or index in layers
         module.kv_quantization = options if chosen else EXACT
         smoothing = (key_smoothing or {}).get(index)
@@ -86,7 +87,8 @@ def _attention(
         key = key / factor
         query = query * factor.repeat_interleave(query.shape[1] // key.shape[1], dim=0)
     if options.hadamard:
-        query, key = _rotated(query), _rotated(key)
+        rotation = whole_rotation(query.shape[-1]).to(query.device)
+        query, key = rotation.activations(query), rotation.activations(key)
     if options.before_rope:
         cos, sin = (part[:, None].float() for part in module.kv_rotation)
         # RoPE is a rotation: its inverse has the opposite angle.
@@ -103,15 +105,3 @@ def _attention(
 def _rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
-def _rotated(x: torch.Tensor) -> torch.Tensor:
-    """Orthonormal Walsh-Hadamard transform of the last dimension, a power of two."""
-    size = x.shape[-1]
-    y, step = x.float(), 1
-    while step < size:
-        y = y.unflatten(-1, (size // (2 * step), 2, step))
-        y = torch.stack((y[..., 0, :] + y[..., 1, :], y[..., 0, :] - y[..., 1, :]), dim=-2)
-        y = y.flatten(-3)
-        step *= 2
-    return (y * size**-0.5).to(x.dtype)
