@@ -6,7 +6,8 @@ that every module may use them.
 """
 
 GPU = "run the same command on a machine with an NVIDIA GPU; skipped records are then replaced"
-TORCH = "install the requirements: pip install -r requirements.txt"
+REQUIREMENTS = "pip install -r requirements.txt"
+TORCH = f"install the requirements: {REQUIREMENTS}"
 TORCH_CUDA = "install a torch with CUDA: pip install -r {requirements}"
 DRIVER = "use a driver {driver} or newer, or the other torch: pip install -r {requirements}"
 NVCC_DRIVER = (
@@ -15,7 +16,7 @@ NVCC_DRIVER = (
 ARCHITECTURE = "name it in the config key kernels.architectures"
 OLD_GPU = "use an Ampere GPU (A100) or a newer one"
 COUNTERS_MISSING = (
-    "install it, it comes with the CUDA toolkit, or name the program in COMET_NCU"
+    "install Nsight Compute, a part of the CUDA toolkit, or name its program in COMET_NCU"
 )
 COUNTERS_REFUSED = (
     "run as root or with CAP_SYS_ADMIN, or load the driver with options nvidia "
@@ -27,9 +28,7 @@ TENSORRT_LLM = (
     "install TensorRT-LLM in an environment of its own (python -m venv trtllm; "
     "trtllm/bin/pip install tensorrt_llm) and set COMET_TRTLLM_PYTHON to its python"
 )
-GATED = (
-    "accept its licence on the hub and log in with `hf auth login`, or declare a local folder"
-)
+GATED = "accept its licence on the hub and log in with `hf auth login`, or declare a local folder"
 NOT_ON_HUB = "check the name, or log in with `hf auth login`"
 HUB = "connect to a network, or declare a local folder"
 WHEEL = "connect to a network, or put the wheel into {folder}"

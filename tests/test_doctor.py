@@ -75,6 +75,14 @@ def test_an_a100_runs_everything(monkeypatch, tmp_path):
     assert "device" not in report["problems"]
 
 
+def test_inputs_need_neither_gpu_nor_compiler(monkeypatch, tmp_path):
+    configs = [REPOSITORY / "config" / "paper.yaml"]
+    facts = LAPTOP | NO_COMPILER | {"disk_free_gib": 4000.0}
+    report = diagnose(monkeypatch, facts, tmp_path, target="inputs", configs=configs)
+    assert targets_of(report)["inputs"]["state"] == "runs"
+    assert targets_of(report)["accuracy"]["blocked_by"] == ["device"]
+
+
 def test_a_driver_that_is_too_old_for_torch(monkeypatch, tmp_path):
     report = diagnose(monkeypatch, OLD_DRIVER, tmp_path)
     targets, problems = targets_of(report), report["problems"]

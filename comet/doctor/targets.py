@@ -24,6 +24,7 @@ MAKES = {
     "all": "library, all figures, report",
     "smoke": "the same, small",
     "kernels": "the CUDA library",
+    "inputs": "every model and text, fetched and prepared",
     "quantize": "FMPQ checkpoints",
     "memory": "peak memory of quantizing a model of random weights",
     "accuracy": "perplexity and task accuracy of all models and rows",
@@ -97,7 +98,7 @@ def _by_fmpq(case: dict) -> bool:
 
 def _plain(name: str, config: dict, asked: list[str]) -> Target:
     target = Target(name, MAKES[name])
-    if name in ("all", "smoke", "report"):
+    if name in ("all", "smoke", "report", "inputs"):
         target.kinds = asked + ["choices"] * bool(config["choices"]["models"])
     elif name in ("memory", "choices") or name in asked:
         target.kinds = [name]
@@ -119,15 +120,19 @@ def _block(target: Target, problems: dict, *names: str) -> None:
 
 
 def _need(target: Target, kind: str, config: dict, problems: dict, sources: dict) -> None:
+    if kind not in TIMED:
+        names = sources_of(kind, config)
+        target.sources += [name for name in names if name not in target.sources]
+        _block(target, problems, *(problem_of(name, sources[name]) for name in names))
+        if any(sources[name]["state"] not in ("ready", "local") for name in names):
+            _block(target, problems, "disk")
+    if target.name == "inputs":
+        return
     if kind in TIMED:
         _block(target, problems, "compiler")
         _skip_parts(target, kind, config, problems)
     else:
-        names = sources_of(kind, config)
-        target.sources += [name for name in names if name not in target.sources]
-        _block(target, problems, *(problem_of(name, sources[name]) for name in names), "device")
-        if any(sources[name]["state"] not in ("ready", "local") for name in names):
-            _block(target, problems, "disk")
+        _block(target, problems, "device")
 
 
 def _skip_parts(target: Target, kind: str, config: dict, problems: dict) -> None:
@@ -191,7 +196,8 @@ def target_problems(config: dict, free_gb: float) -> dict[str, Problem]:
 
 def benchmark_files(target: Target, config: dict) -> list[str] | None:
     """Names of the benchmark files of a target's jobs; None where some jobs have none."""
-    if not target.kinds or not set(target.kinds) <= {"accuracy", "quantize", "memory"}:
+    timed = {"accuracy", "quantize", "memory"}
+    if target.name == "inputs" or not target.kinds or not set(target.kinds) <= timed:
         return None
     cases, files = configuration.accuracy_cases(config), []
     if "accuracy" in target.kinds:

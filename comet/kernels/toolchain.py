@@ -9,10 +9,11 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from comet import hints
 from comet.errors import UserError
 
 MINIMUM_NVCC = (12, 8)
-INSTALL_HINT = "install the CUDA toolkit, or its pip wheels with: pip install 'comet-harness[cuda]'"
+INSTALL_HINT = f"install the CUDA toolkit, or its pip wheels with: {hints.REQUIREMENTS}"
 
 
 @dataclass(frozen=True)

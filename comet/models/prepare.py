@@ -197,9 +197,7 @@ def _hub_snapshot(entry: ModelEntry) -> Path:
             )
         )
     except GatedRepoError as error:
-        raise UserError(
-            f"models: {entry.id}: {repo} is gated; {hints.GATED}"
-        ) from error
+        raise UserError(f"models: {entry.id}: {repo} is gated; {hints.GATED}") from error
     except RepositoryNotFoundError as error:
         raise UserError(
             f"models: {entry.id}: the hub has no repository {repo} that you may read; "
