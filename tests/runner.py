@@ -149,6 +149,7 @@ def tiny_config(folder: Path) -> dict:
             "windows": "0-1",
             "rows": ["w16a16", "fmpq-w4ax"],
             "rows_of": {},
+            "tasks": [],
         },
         "gemm": {"models": []},
         "profile": {"models": []},

@@ -151,11 +151,13 @@ def test_a_results_folder_that_cannot_be_made(valid, tmp_path):
 def test_cases_name_what_they_evaluate():
     config = configuration.load_config()
     cases = configuration.accuracy_cases(config)
-    assert len(cases) == 9
+    tasks = [case["task"] for case in cases.values() if case["task"]]
+    assert len(cases) == 9 + len(tasks) and sorted(tasks) == 2 * ["piqa"] + 2 * ["winogrande"]
     rows = {case["row"]: case["checkpoint"] for case in cases.values()}
     assert rows["fmpq-w4ax"] == "fmpq"
     assert rows["fmpq-w4a4"] == "natural"
     assert rows["w16a16"] is None
     changed = copy.deepcopy(config)
     changed["accuracy"]["windows"] = "0-6"
-    assert not set(cases) & set(configuration.accuracy_cases(changed))
+    kept = set(cases) & set(configuration.accuracy_cases(changed))
+    assert {cases[name]["task"] for name in kept} == set(tasks)

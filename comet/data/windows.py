@@ -10,24 +10,28 @@ from comet.data.read import joined_text
 from comet.errors import UserError
 
 
-def parse_windows(text: str) -> list[int]:
-    """``"0-5"`` or ``"0-5,8"`` to window numbers, in order and without repeats.
+def parse_windows(text: str) -> list[int] | None:
+    """``"0-5"`` or ``"0-5,8"`` to window numbers, in order and without repeats; ``all`` to None.
 
     Raises:
         UserError: not of that form.
     """
+    if text == "all":
+        return None
     numbers: list[int] = []
     for part in str(text).split(","):
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
         if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
-            raise UserError(f"windows {text!r} is not understood; write for instance 0-5 or 0-5,8")
+            raise UserError(
+                f"windows {text!r} is not understood; write for instance 0-5 or 0-5,8, or all"
+            )
         numbers.extend(range(int(first), int(last) + 1))
     return sorted(set(numbers))
 
 
 def text_windows(
-    tokenizer, path: Path, joiner: str, context: int, windows: Sequence[int]
+    tokenizer, path: Path, joiner: str, context: int, windows: Sequence[int] | None
 ) -> torch.Tensor:
     """Tokenize a prepared text as one string, without BOS, and cut windows out of it.
 
@@ -36,10 +40,10 @@ def text_windows(
         path: JSON Lines file of passages.
         joiner: what joins passages.
         context: tokens of a window.
-        windows: window numbers.
+        windows: window numbers; None for all whole windows of the text.
 
     Returns:
-        int64 [len(windows), context].
+        int64 [number of windows, context].
 
     Raises:
         UserError: the text is too short.
@@ -50,23 +54,25 @@ def text_windows(
 
 
 def token_windows(
-    ids: torch.Tensor, context: int, windows: Sequence[int], where: str = "the text"
+    ids: torch.Tensor, context: int, windows: Sequence[int] | None, where: str = "the text"
 ) -> torch.Tensor:
     """Cut windows out of one token sequence; window w starts at token ``w * context``.
 
     Args:
         ids: int64 [tokens].
         context: tokens of a window.
-        windows: window numbers.
+        windows: window numbers; None for all whole windows.
         where: name of the text in an error.
 
     Returns:
-        int64 [len(windows), context].
+        int64 [number of windows, context].
 
     Raises:
         UserError: the sequence is too short.
     """
     available = ids.numel() // context
+    if windows is None:
+        windows = range(available)
     if not windows or max(windows) >= available:
         raise UserError(
             f"{where} holds {available} windows of {context} tokens, window "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token perplexity of every model, text and row that the configuration names."""
+"""Perplexity and zero-shot accuracy of every model and row that the configuration names."""
 
 
 rule accuracy:
@@ -57,6 +57,7 @@ rule evaluate:
     params:
         evaluated=evaluated,
         dtype=config["accuracy"]["dtype"],
+        task_batch=config["accuracy"]["task_batch"],
         integer_windows=config["accuracy"]["integer_check_windows"],
         seed=config["seed"],
         device=DEVICE,

