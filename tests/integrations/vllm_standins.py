@@ -9,6 +9,7 @@ import sys
 import types
 
 import torch
+import vllm_attention_standins
 from torch import nn
 
 SUPPORTED: list[str] = []
@@ -134,7 +135,6 @@ def register_quantization_config(quantization):
 LAYERS = "vllm.model_executor.layers"
 MODULES = {
     "vllm": {},
-    "vllm.config": {"get_current_vllm_config": lambda: CONFIG},
     "vllm.model_executor": {},
     "vllm.model_executor.parameter": {
         "BasevLLMParameter": BasevLLMParameter,
@@ -155,6 +155,10 @@ MODULES = {
     },
     f"{LAYERS}.quantization.base_config": {"QuantizationConfig": QuantizationConfig},
 }
+
+
+MODULES |= vllm_attention_standins.MODULES
+MODULES["vllm.config"] = {"get_current_vllm_config": lambda: CONFIG}
 
 
 def install(monkeypatch) -> None:
