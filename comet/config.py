@@ -322,8 +322,9 @@ def _check_accuracy(config: dict) -> None:
                 f"accuracy.models names {name}, whose weights are random; accuracy needs trained "
                 "weights, name it in memory.models"
             )
-    for name in config["choices"]["models"]:
-        _known(name, config["models"], "choices.models", "model")
+    for section in ("choices", "kv_cache"):
+        for name in config[section]["models"]:
+            _known(name, config["models"], f"{section}.models", "model")
     for name in accuracy["rows_of"]:
         _known(name, config["models"], "accuracy.rows_of", "model")
     for name in accuracy["texts"]:

@@ -151,6 +151,7 @@ def tiny_config(folder: Path) -> dict:
             "rows_of": {},
             "tasks": [],
         },
+        "kv_cache": {"models": []},
         "gemm": {"models": []},
         "profile": {"models": []},
         "figures": ["table1"],

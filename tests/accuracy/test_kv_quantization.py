@@ -7,6 +7,7 @@ from tiny_models import tiny_config, write_model
 
 from comet.accuracy.attention import use_kv4
 from comet.accuracy.kv_quantization import KVQuantization
+from comet.errors import UserError
 from comet.formats import kv4
 from comet.models.folder import ModelFolder
 
@@ -131,3 +132,10 @@ def test_keys_before_rope_differ_from_keys_after_it(folder, ids):
 def test_options_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=r"bits|granularity|Hadamard"):
         KVQuantization(**wrong)
+
+
+def test_a_head_that_has_no_hadamard_is_one_line(tmp_path):
+    path = write_model(tmp_path / "model", tiny_config("llama", hidden_size=48))
+    model = ModelFolder(path).load(torch.float32, "cpu")
+    with pytest.raises(UserError, match="no power of two"):
+        use_kv4(model, KVQuantization(hadamard=True))

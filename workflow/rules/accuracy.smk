@@ -38,6 +38,30 @@ rule compare_choices:
         "../scripts/compare_choices.py"
 
 
+rule compare_kv_caches:
+    input:
+        model=kv_study_model,
+        text=resource_path("texts", config["accuracy"]["texts"][0], "test.jsonl"),
+    output:
+        result_path("records", "kvcache", "{case}.jsonl"),
+    log:
+        log_path("kvcache", "{case}.log"),
+    benchmark:
+        "benchmarks/{machine}/kvcache-{case}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        study=kv_study,
+        dtype=config["accuracy"]["dtype"],
+        seed=config["seed"],
+        device=DEVICE,
+    script:
+        "../scripts/compare_kv_caches.py"
+
+
 rule evaluate:
     input:
         model=evaluated_model,

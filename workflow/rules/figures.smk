@@ -48,9 +48,9 @@ rule draw_figure:
 rule render_report:
     input:
         figures=figure_paths(DRAWN),
-        records=gathered_kinds(RECORD_KINDS),
+        records=gathered_kinds([*RECORD_KINDS, "kvcache"]),
         choices=gathered_kinds(["choices"]) or reference_files(["choices"]),
-        references=reference_files(RECORD_KINDS),
+        references=reference_files([*RECORD_KINDS, "kvcache"]),
     output:
         own_path("report.html"),
     log:

@@ -128,8 +128,26 @@ def method_settings(wildcards):
     return config["methods"].get(wildcards.method, {})
 
 
+# Sets of variants of the KV cache, each a job.
+KV_STUDIES = {
+    f"{model}-{name}-{context}": {"model": model, "name": name, "context": context}
+    for model in config["kv_cache"]["models"]
+    for name in config["kv_cache"]["sets"]
+    for context in config["kv_cache"]["contexts"]
+}
+
+
+def kv_study(wildcards):
+    return KV_STUDIES[wildcards.case] | {"tokens": config["kv_cache"]["tokens"]}
+
+
+def kv_study_model(wildcards):
+    return resource_path("models", KV_STUDIES[wildcards.case]["model"], "config.json")
+
+
 KINDS = {
     "accuracy": [f"accuracy/{case}.jsonl" for case in ACCURACY],
+    "kvcache": [f"kvcache/{case}.jsonl" for case in KV_STUDIES],
     "choices": [f"choices/{model}.jsonl" for model in config["choices"]["models"]],
     "quantize": [
         f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS
