@@ -12,7 +12,7 @@ from pathlib import Path
 
 from comet.errors import UserError
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 # What an idle device holds without any process stays far below this.
 UNSEEN_BYTES = 2**30
 MPS_SERVER = "nvidia-cuda-mps-server"
@@ -23,8 +23,9 @@ class Gpu:
     """One GPU, or one MIG instance of it.
 
     Attributes:
-        index: NVML's number of the physical GPU (the order of the PCI bus).
-        uuid: ``GPU-...`` or ``MIG-...``; CUDA understands it in ``CUDA_VISIBLE_DEVICES``.
+        index: number of the physical GPU in the order of the PCI bus, among those that this
+            process may use.
+        uuid: ``GPU-...`` or ``MIG-...``.
         name: such as ``NVIDIA A100-SXM4-80GB``.
         memory_bytes: its size.
         compute_capability: such as ``8.0``.
@@ -40,6 +41,14 @@ class Gpu:
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.name})"
+
+    def variables(self) -> dict[str, str]:
+        """Environment in which CUDA sees this GPU alone.
+
+        A number where there is one, because vLLM (up to 0.24 at least) takes no UUID.
+        """
+        name = self.uuid if self.uuid.startswith("MIG-") else str(self.index)
+        return {VISIBLE: name, ORDER: "PCI_BUS_ID"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,8 @@ def visible_gpus(module) -> list[Gpu]:
     Raises:
         UserError: there is none, or the variable is ambiguous.
     """
-    listed = [gpu for index in range(module.nvmlDeviceGetCount()) for gpu in _list(module, index)]
+    handles = _handles(module)
+    listed = [gpu for index, handle in enumerate(handles) for gpu in _list(module, index, handle)]
     if not listed:
         raise UserError("the NVIDIA driver sees no GPU")
     setting = os.environ.get(VISIBLE)
@@ -151,9 +161,19 @@ def command_of(pid: int) -> str | None:
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 
-def _list(module, index: int) -> list[Gpu]:
-    """The physical GPU of this index, or its MIG instances where MIG is on."""
-    handle = module.nvmlDeviceGetHandleByIndex(index)
+def _handles(module) -> list:
+    """Physical GPUs that this process may open; a scheduler may keep others from it."""
+    handles = []
+    for index in range(module.nvmlDeviceGetCount()):
+        try:
+            handles.append(module.nvmlDeviceGetHandleByIndex(index))
+        except module.NVMLError:
+            continue
+    return handles
+
+
+def _list(module, index: int, handle) -> list[Gpu]:
+    """A physical GPU, or its MIG instances where MIG is on."""
     capability = ".".join(map(str, module.nvmlDeviceGetCudaComputeCapability(handle)))
 
     def describe(device, *names: str) -> Gpu:
@@ -201,10 +221,10 @@ def _chosen(setting: str, listed: list[Gpu]) -> list[Gpu]:
 def _named(word: str, listed: list[Gpu]) -> Gpu | None:
     if word.isdecimal():
         unlike = len({gpu.name.split(" MIG ")[0] for gpu in listed}) > 1
-        if unlike and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        if unlike and os.environ.get(ORDER) != "PCI_BUS_ID":
             raise UserError(
                 f"{VISIBLE} numbers the GPUs of a machine with unlike ones, which CUDA orders by "
-                "speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID too, or give UUIDs (nvidia-smi -L)"
+                f"speed; set {ORDER}=PCI_BUS_ID too, or give UUIDs (nvidia-smi -L)"
             )
         return next((gpu for gpu in listed if gpu.index == int(word)), None)
     if not word.startswith(("GPU-", "MIG-")):

@@ -118,8 +118,9 @@ def gpu_lease(
             raise UserError(f"{job} needs a GPU, but {missing}; set the device to cpu") from None
         yield None
         return
-    before, held = {name: os.environ.get(name) for name in (VISIBLE, INHERITED)}, _current
-    os.environ |= dict.fromkeys(before, lease.gpu.uuid)
+    variables = lease.gpu.variables() | {INHERITED: lease.gpu.uuid}
+    before, held = {name: os.environ.get(name) for name in variables}, _current
+    os.environ |= variables
     _current = lease
     try:
         yield lease
@@ -146,8 +147,7 @@ def _take(job: str, timed: bool, options: LeaseOptions) -> tuple[Lease, int | No
             gpus = usable_gpus(module)
         except UserError as error:
             raise _NoGpu(str(error)) from None
-        inherited = os.environ.get(INHERITED)
-        if inherited and os.environ.get(VISIBLE) == inherited == gpus[0].uuid:
+        if [os.environ.get(INHERITED)] == [gpu.uuid for gpu in gpus]:
             return Lease(gpus[0]), None
         return _wait(module, gpus, job, timed and options.busy == "refuse", options.wait_minutes)
 

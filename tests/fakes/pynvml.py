@@ -65,8 +65,8 @@ def nvmlDeviceGetCount() -> int:
 
 def nvmlDeviceGetHandleByIndex(index: int) -> dict:
     gpus = _machine()["gpus"]
-    if index >= len(gpus):
-        raise NVMLError("Invalid Argument")
+    if index >= len(gpus) or gpus[index].get("forbidden"):
+        raise NVMLError("Insufficient Permissions")
     return gpus[index]
 
 

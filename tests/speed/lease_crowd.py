@@ -24,7 +24,7 @@ def take_a_turn(number: int, folder: Path) -> None:
         except FileExistsError:
             _check_that_it_is_dead(number, mark)
         mark.write_text(str(os.getpid()))
-        if os.environ["CUDA_VISIBLE_DEVICES"] != lease.gpu.uuid:
+        if os.environ["CUDA_VISIBLE_DEVICES"] != str(lease.gpu.index):
             raise AssertionError(f"job {number} sees {os.environ['CUDA_VISIBLE_DEVICES']}")
         time.sleep(random.uniform(0, 0.01))
         if mark.read_text() != str(os.getpid()):

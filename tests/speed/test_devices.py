@@ -85,6 +85,12 @@ def test_jobs_use_the_gpus_that_are_like_the_largest(machine):
     assert capability.detect()["gpu"] == "NVIDIA Fake 9000"
 
 
+def test_a_gpu_that_a_scheduler_keeps_from_the_job_is_not_counted(machine, monkeypatch):
+    machine.has({"uuid": "GPU-other", "forbidden": True}, "GPU-mine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert visible() == ["GPU-mine"]
+
+
 def test_numbers_on_a_machine_with_unlike_gpus_are_ambiguous(machine, monkeypatch):
     machine.has({"uuid": "GPU-t", "name": "NVIDIA T400"}, "GPU-a")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

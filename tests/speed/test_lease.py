@@ -81,13 +81,21 @@ def test_the_device_of_a_killed_holder_is_free_within_a_second(machine, holder):
 
 
 def test_only_the_leased_gpu_is_visible_and_only_while_it_is_leased(machine, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
     with gpu_lease("job", timed=True) as found:
-        assert found.gpu.uuid == os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+        assert found.gpu.uuid == "GPU-b"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+        assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
         assert lease.lease_facts() == {"gpu_uuid": "GPU-b"}
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
-    assert "COMET_GPU_LEASE" not in os.environ
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert not {"COMET_GPU_LEASE", "CUDA_DEVICE_ORDER"} & set(os.environ)
     assert lease.lease_facts() == {}
+
+
+def test_a_mig_instance_is_leased_by_its_uuid(machine):
+    machine.has({"uuid": "GPU-a", "mig": [{"uuid": "MIG-1"}, {"uuid": "MIG-2"}]})
+    with gpu_lease("job", timed=True) as found:
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == found.gpu.uuid == "MIG-1"
 
 
 def test_a_child_of_the_holder_has_the_device_already(machine):
