@@ -61,7 +61,7 @@ def _quantize(x: torch.Tensor, dim: int) -> KV4Codes:
     low, high = x.amin(dim=dim, keepdim=True), x.amax(dim=dim, keepdim=True)
     scale = ((high - low) / LEVELS).to(torch.float16)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    zero = low.to(torch.float16)
+    zero = (low + 0.0).to(torch.float16)  # -0 becomes 0
     codes = ((x - zero.float()) / scale.float()).round().clamp(0, LEVELS)
     return KV4Codes(pack_int4(codes.to(torch.uint8)), scale, zero)
 

@@ -76,8 +76,69 @@ class Kv4UnpackArgs(ctypes.Structure):
 
 def partial_bytes(plan: Plan, group: int, head_dim: int) -> int:
     """Workspace of a decode launch: each thread block hands on at most two parts, each of them for
-    every query head of a KV head the fp32 sums of D channels, the maximum and the sum."""
-    return 2 * plan.blocks * group * (head_dim + 2) * 4
+    every query head of a KV head the fp32 sums of D channels, the maximum and the sum, in whole
+    16 bytes."""
+    return 2 * plan.blocks * (group * head_dim + (group + 1) // 2 * 4) * 4
+
+
+def decode_arguments(
+    query: Tensor,
+    state: CacheState,
+    scale: float,
+    window: int | None,
+    out: Tensor,
+    plan: Plan,
+    partials: int,
+    counters: int,
+) -> Kv4DecodeArgs:
+    """The struct of a decode launch; ``partials`` and ``counters`` are addresses."""
+    return Kv4DecodeArgs(
+        heads=query.shape[1],
+        window=window or 0,
+        warps=plan.warps,
+        stages=plan.stages,
+        blocks=plan.blocks,
+        scale=scale,
+        query_stride=query.stride(0),
+        query=address(query),
+        out=address(out),
+        partials=partials,
+        counters=counters,
+        **state.arguments(),
+    )
+
+
+def append_arguments(
+    key: Tensor,
+    value: Tensor,
+    state: CacheState,
+    query_start: Tensor | None,
+    max_new_tokens: int,
+) -> Kv4AppendArgs:
+    """The struct of an append launch."""
+    return Kv4AppendArgs(
+        max_new_tokens=max_new_tokens,
+        key_stride=key.stride(0),
+        value_stride=value.stride(0),
+        key=address(key),
+        value=address(value),
+        query_start=address(query_start),
+        **state.arguments(),
+    )
+
+
+def unpack_arguments(
+    state: CacheState, starts: Tensor, keys: Tensor, values: Tensor
+) -> Kv4UnpackArgs:
+    """The struct of an unpack launch, which writes rows of ``keys`` and ``values``."""
+    return Kv4UnpackArgs(
+        max_pages=state.block_tables.shape[1],
+        tokens=keys.shape[0],
+        starts=address(starts),
+        key=address(keys),
+        value=address(values),
+        **state.arguments(),
+    )
 
 
 def decode(
@@ -98,20 +159,9 @@ def decode(
     kv_heads = state.cache.shape[1]
     plan = plan or plan_of(batch, kv_heads, dim, state.block_tables.shape[1], out.device)
     workspace = workspace_of(load_for(out.device), out.device)
-    arguments = Kv4DecodeArgs(
-        heads=heads,
-        window=window or 0,
-        warps=plan.warps,
-        stages=plan.stages,
-        blocks=plan.blocks,
-        scale=scale,
-        query_stride=query.stride(0),
-        query=address(query),
-        out=address(out),
-        partials=workspace.sums(partial_bytes(plan, heads // kv_heads, dim)),
-        counters=workspace.flags(batch * kv_heads),
-        **state.arguments(),
-    )
+    partials = workspace.sums(partial_bytes(plan, heads // kv_heads, dim))
+    counters = workspace.flags(batch * kv_heads)
+    arguments = decode_arguments(query, state, scale, window, out, plan, partials, counters)
     launch("comet_kv4_decode", arguments, out.device)
 
 
@@ -123,27 +173,10 @@ def append(
     max_new_tokens: int,
 ) -> None:
     """Launch the append on checked CUDA tensors; writes cache and tail; errors as ``decode``."""
-    arguments = Kv4AppendArgs(
-        max_new_tokens=max_new_tokens,
-        key_stride=key.stride(0),
-        value_stride=value.stride(0),
-        key=address(key),
-        value=address(value),
-        query_start=address(query_start),
-        **state.arguments(),
-    )
+    arguments = append_arguments(key, value, state, query_start, max_new_tokens)
     launch("comet_kv4_append", arguments, key.device)
 
 
 def unpack(state: CacheState, starts: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Launch the restoring to 16 bit; writes rows of ``keys`` and ``values``; errors as
-    ``decode``."""
-    arguments = Kv4UnpackArgs(
-        max_pages=state.block_tables.shape[1],
-        tokens=keys.shape[0],
-        starts=address(starts),
-        key=address(keys),
-        value=address(values),
-        **state.arguments(),
-    )
-    launch("comet_kv4_unpack", arguments, keys.device)
+    """Launch the restoring to 16 bit on checked CUDA tensors; errors as ``decode``."""
+    launch("comet_kv4_unpack", unpack_arguments(state, starts, keys, values), keys.device)

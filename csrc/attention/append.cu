@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry of the append to a KV4 cache.
+#include "comet/attention/arguments.cuh"
+
+COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t stream) {
+  using namespace comet::kv4;
+  if (args == nullptr) return kCometBadStructSize;
+  if (const int status = check(*args)) return status;
+  return by_type(*args, [&](auto type, auto dim) {
+    using T = decltype(type);
+    constexpr int kDim = dim.value;
+    const dim3 grid(touched_pages(args->max_new_tokens), args->kv_heads, args->batch);
+    constexpr int kShared = Appender<T, kDim>::kSharedBytes;
+    append_kernel<T, kDim><<<grid, kDim, kShared, stream>>>(params_of(*args));
+    return comet::launch_status();
+  });
+}

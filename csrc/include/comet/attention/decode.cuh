@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode attention over a paged KV4 cache: every thread block takes an equal run of the batch's
+// pages (schedule.cuh), its warps the pages of the run in turn. Where a sequence and KV head ends,
+// the warps' sums are merged; where its pages are spread over thread blocks, the last of these to
+// deliver its part merges them all. Nobody waits for another thread block.
+#pragma once
+
+#include "comet/attention/merge.cuh"
+#include "comet/attention/pages.cuh"
+
+namespace comet::kv4 {
+
+template <class I>
+class Decoder {
+  using P = typename I::P;
+
+ public:
+  __device__ __forceinline__ explicit Decoder(const DecodeParams& p)
+      : p_(p), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32), warps_(blockDim.x / 32) {
+    const int stages = warps_ * p.stages;
+    stages_ = dynamic_shared();
+    barriers_ = reinterpret_cast<uint64_t*>(stages_ + stages * P::kBytes);
+    parts_ = reinterpret_cast<int*>(barriers_ + stages);
+  }
+
+  __device__ __forceinline__ void run() {
+    const int total = total_pages(p_.batch, lane_);
+    runs_ = Runs::of(total, gridDim.x);
+    begin_ = runs_.begin(blockIdx.x);
+    end_ = runs_.begin(blockIdx.x + 1);
+    if (begin_ < end_) {
+      Item item = Item::find(p_.batch, begin_, lane_);
+      Pages<I> pages(p_, item, stages_ + warp_ * p_.stages * P::kBytes,
+                     barriers_ + warp_ * p_.stages, begin_ + warp_, warps_, end_, lane_);
+      for (int position = begin_; position < end_;) {
+        item.advance(p_.batch, position);
+        const int stop = min(item.end(), end_);
+        attend(item, pages, position, stop);
+        position = stop;
+      }
+    }
+    clear_empty();
+  }
+
+ private:
+  // This thread block's pages `position` .. `stop` of an item.
+  __device__ __forceinline__ void attend(const Item& item, Pages<I>& pages, int position,
+                                         int stop) {
+    // The first of them that is this warp's turn.
+    const int turn = (position - begin_) % warps_;
+    int mine = position + (warp_ >= turn ? warp_ - turn : warp_ - turn + warps_);
+    const bool taken = mine < stop;
+    if (taken) {
+      const uint8_t* rows = query_rows(item);
+      const Query<I> query(rows, p_.group, p_.score_factor, lane_);
+      State<I> state;
+      while (true) {
+        uint8_t* page = pages.wait();
+        const int number = item.page(mine);
+        Scores<I> scores;
+        if (item.is_tail(number)) {
+          add_tail(item, rows, page, scores, state);
+        } else {
+          score_codes<I>(page, query, lane_, scores);
+          hide_before_window(item, number, scores);
+          state.add(scores, page, kPage, lane_);
+        }
+        mine += warps_;
+        if (mine >= stop) {
+          // The page's place in shared memory takes this warp's part.
+          __syncwarp();
+          store_part<I>(state, reinterpret_cast<float*>(page), p_.group, lane_);
+          if (lane_ == 0) parts_[warp_] = static_cast<int>(page - stages_);
+          fence_copies();
+          break;
+        }
+        __syncwarp();
+        pages.release();
+      }
+    } else if (lane_ == 0) {
+      parts_[warp_] = -1;
+    }
+    __syncthreads();
+    merge_warps(item, position == item.start && stop == item.end());
+    __syncthreads();
+    if (taken) pages.release();
+  }
+
+  __device__ __forceinline__ void add_tail(const Item& item, const uint8_t* rows,
+                                           const uint8_t* page, Scores<I>& scores,
+                                           State<I>& state) {
+    const int tokens = item.length % kPage;
+    const int64_t slot = p_.slots[item.sequence];
+    score_tail<I>(p_.tail + (slot * p_.batch.kv_heads + item.head) * I::kTailBytes, tokens, rows,
+                  p_.group, p_.score_factor, lane_, scores);
+    const int hidden = p_.batch.window > 0 ? hidden_tokens(item, item.length / kPage) : 0;
+    hide<I>(scores, hidden, tokens, lane_);
+    state.add(scores, page, tokens, lane_);
+  }
+
+  // Tokens at the start of page `number` that the window leaves out.
+  __device__ __forceinline__ int hidden_tokens(const Item& item, int number) const {
+    return item.length - p_.batch.window - number * kPage;
+  }
+
+  __device__ __forceinline__ void hide_before_window(const Item& item, int number,
+                                                     Scores<I>& scores) {
+    if (p_.batch.window == 0) return;
+    const int hidden = hidden_tokens(item, number);
+    if (hidden > 0) hide<I>(scores, hidden, kPage, lane_);
+  }
+
+  // Merges the parts of this thread block's warps: the result of a `whole` item, else a part.
+  __device__ __forceinline__ void merge_warps(const Item& item, bool whole) {
+    const int floats = part_floats<I>(p_.group), quads = p_.group * I::kDim / 4;
+    float* part = part_of(p_, item, runs_, blockIdx.x, floats);
+    for (int at = threadIdx.x; at < quads; at += blockDim.x) {
+      Sum sum;
+      for (int warp = 0; warp < warps_; ++warp) {
+        if (parts_[warp] < 0) continue;
+        const auto* from = reinterpret_cast<const float*>(stages_ + parts_[warp]);
+        const float2 head =
+            reinterpret_cast<const float2*>(from + p_.group * I::kDim)[at / (I::kDim / 4)];
+        Sum other;
+        other.values = reinterpret_cast<const float4*>(from)[at];
+        other.maximum = head.x;
+        other.total = head.y;
+        sum.add(other);
+      }
+      if (whole) {
+        store_result<I>(sum, result_rows(item), at);
+        continue;
+      }
+      reinterpret_cast<float4*>(part)[at] = sum.values;
+      if (at % (I::kDim / 4) == 0) {
+        reinterpret_cast<float2*>(part + p_.group * I::kDim)[at / (I::kDim / 4)] =
+            make_float2(sum.maximum, sum.total);
+      }
+    }
+    if (!whole) deliver(item);
+  }
+
+  // Counts this thread block's part; the last one merges all parts of the item.
+  __device__ __forceinline__ void deliver(const Item& item) {
+    const int first = runs_.owner(item.start), last = runs_.owner(item.end() - 1);
+    int* arrived = parts_ + kMaxWarps;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int* counter = p_.counters + item.sequence * p_.batch.kv_heads + item.head;
+      *arrived = atomicAdd(counter, 1);
+      if (*arrived == last - first) *counter = 0;  // for the next launch
+    }
+    __syncthreads();
+    if (*arrived != last - first) return;
+    __threadfence();
+    merge_blocks<I>(p_, item, runs_, first, last, result_rows(item));
+  }
+
+  // Sequences without a token get zeros.
+  __device__ __forceinline__ void clear_empty() {
+    const int row = p_.group * p_.batch.kv_heads * I::kDim / 8;
+    for (int sequence = blockIdx.x; sequence < p_.batch.sequences; sequence += gridDim.x) {
+      if (p_.batch.seq_lens[sequence] > 0) continue;
+      auto* out = reinterpret_cast<uint4*>(p_.out) + static_cast<int64_t>(sequence) * row;
+      for (int at = threadIdx.x; at < row; at += blockDim.x) out[at] = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ const uint8_t* query_rows(const Item& item) const {
+    const int64_t row = item.sequence * p_.query_stride;
+    return p_.query + (row + item.head * p_.group * I::kDim) * 2;
+  }
+
+  __device__ __forceinline__ uint8_t* result_rows(const Item& item) const {
+    const int64_t head = static_cast<int64_t>(item.sequence) * p_.batch.kv_heads + item.head;
+    return p_.out + head * p_.group * I::kDim * 2;
+  }
+
+  const DecodeParams& p_;
+  const int lane_, warp_, warps_;
+  uint8_t* stages_;
+  uint64_t* barriers_;
+  int* parts_;  // byte of each warp's part within the stages, or -1; then the count of deliveries
+  Runs runs_;
+  int begin_, end_;
+};
+
+template <class I>
+__global__ void __launch_bounds__(I::kWarps * 32, 1)
+    decode_kernel(const __grid_constant__ DecodeParams p) {
+  Decoder<I>(p).run();
+}
+
+}  // namespace comet::kv4

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launch of one instance of the decode kernel, and which instances there are.
+#pragma once
+
+#include "comet/attention/arguments.cuh"
+#include "comet/attention/decode.cuh"
+
+namespace comet::kv4 {
+
+template <class I>
+int launch_decode(const CometKv4DecodeArgs& a, cudaStream_t stream) {
+  const int shared = shared_bytes<I>(a.warps, a.stages);
+  auto* kernel = decode_kernel<I>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (error != cudaSuccess) return cuda_status(error);
+  kernel<<<a.blocks, a.warps * 32, shared, stream>>>(params_of(a));
+  return launch_status();
+}
+
+// Instances by head dimension and tiles of 8 query heads; one source file a type.
+#define COMET_KV4_DECODE_INSTANCES(prefix, T)                                                      \
+  prefix template int launch_decode<Instance<T, 64, 1>>(const CometKv4DecodeArgs&, cudaStream_t);  \
+  prefix template int launch_decode<Instance<T, 64, 2>>(const CometKv4DecodeArgs&, cudaStream_t);  \
+  prefix template int launch_decode<Instance<T, 128, 1>>(const CometKv4DecodeArgs&, cudaStream_t); \
+  prefix template int launch_decode<Instance<T, 128, 2>>(const CometKv4DecodeArgs&, cudaStream_t);
+
+}  // namespace comet::kv4

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV4 kernels on the emulated machine, behind the C interface of the library.
+#include "comet/attention/arguments.cuh"
+#include "comet/attention/decode.cuh"
+#include "machine.h"
+
+using namespace comet::kv4;
+
+namespace {
+
+bool backwards = false;
+
+template <class I>
+int emulate_decode(const CometKv4DecodeArgs& a) {
+  const DecodeParams p = params_of(a);
+  machine::launch(a.blocks, a.warps * 32, shared_bytes<I>(a.warps, a.stages), backwards,
+                  [&] { decode_kernel<I>(p); });
+  return kCometOk;
+}
+
+}  // namespace
+
+// Thread blocks run in the opposite order from now on, or in order.
+COMET_API void emulate_backwards(int on) { backwards = on != 0; }
+
+COMET_API int comet_kv4_decode(const CometKv4DecodeArgs* args, cudaStream_t) {
+  if (const int status = check(*args)) return status;
+  return by_type(*args, [&](auto type, auto dim) {
+    using T = decltype(type);
+    if (args->heads / args->kv_heads <= 8) return emulate_decode<Instance<T, dim.value, 1>>(*args);
+    return emulate_decode<Instance<T, dim.value, 2>>(*args);
+  });
+}
+
+COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t) {
+  if (const int status = check(*args)) return status;
+  return by_type(*args, [&](auto type, auto dim) {
+    using A = Appender<decltype(type), dim.value>;
+    const AppendParams p = params_of(*args);
+    for (int sequence = 0; sequence < args->batch; ++sequence) {
+      for (int head = 0; head < args->kv_heads; ++head) {
+        machine::launch(touched_pages(args->max_new_tokens), dim.value, A::kSharedBytes, backwards,
+                        [&] { A(p).run(blockIdx.x, head, sequence); });
+      }
+    }
+    return kCometOk;
+  });
+}
+
+COMET_API int comet_kv4_unpack(const CometKv4UnpackArgs* args, cudaStream_t) {
+  if (const int status = check(*args)) return status;
+  return by_type(*args, [&](auto type, auto dim) {
+    using U = Unpacker<decltype(type), dim.value>;
+    const UnpackParams p = params_of(*args);
+    for (int sequence = 0; sequence < args->batch; ++sequence) {
+      for (int head = 0; head < args->kv_heads; ++head) {
+        machine::launch(args->max_pages, dim.value, 0, backwards,
+                        [&] { U(p).run(blockIdx.x, head, sequence); });
+      }
+    }
+    return kCometOk;
+  });
+}
