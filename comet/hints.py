@@ -10,8 +10,12 @@ REQUIREMENTS = "pip install -r requirements.txt"
 TORCH = f"install the requirements: {REQUIREMENTS}"
 TORCH_CUDA = "install a torch with CUDA: pip install -r {requirements}"
 DRIVER = "use a driver {driver} or newer, or the other torch: pip install -r {requirements}"
+OLD_DRIVER = (
+    "update the driver: requirements-cuda12.txt needs {oldest} or newer, requirements.txt {newest}"
+)
 NVCC_DRIVER = (
-    "name an nvcc of CUDA 12 in CUDA_HOME, or install its wheels: pip install -r {requirements}"
+    "name a CUDA toolkit of 12.4 to 12.9 in CUDA_HOME, such as a module of the cluster "
+    "(docs/cluster.md)"
 )
 ARCHITECTURE = "name it in the config key kernels.architectures"
 OLD_GPU = "use an Ampere GPU (A100) or a newer one"

@@ -101,6 +101,11 @@ def test_a_driver_that_is_too_old_for_torch(monkeypatch, tmp_path):
     assert diagnose(monkeypatch, repaired, tmp_path)["runs"]
 
 
+def test_a_driver_that_is_too_old_for_both_requirements_files(monkeypatch, tmp_path):
+    report = diagnose(monkeypatch, A100 | {"driver": "470.256.02"}, tmp_path)
+    assert "needs 525 or newer, requirements.txt 580" in report["problems"]["driver"]["get"]
+
+
 def test_an_nvcc_that_is_too_new_for_the_driver_leaves_out_the_kernels(monkeypatch, tmp_path):
     facts = OLD_DRIVER | {"torch_cuda": "12.6"}
     fig9 = targets_of(diagnose(monkeypatch, facts, tmp_path))["fig9"]
@@ -272,6 +277,14 @@ def test_the_doctor_knows_every_target():
             if "output:" not in body:
                 found.add(name)
     assert found - set(FIGURES) <= set(MAKES), "MAKES of comet/doctor/targets.py"
+
+
+def test_skipped_records_and_the_doctor_say_the_same():
+    from comet.speed import bench, profile_ncu
+
+    assert bench.GPU_HINT == hints.GPU
+    assert profile_ncu.MISSING_HINT.endswith(hints.COUNTERS_MISSING)
+    assert profile_ncu.REFUSED_HINT.endswith(hints.COUNTERS_REFUSED)
 
 
 @pytest.mark.parametrize(

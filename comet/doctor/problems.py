@@ -100,11 +100,14 @@ def _add_gpu(add, facts: dict, config: dict) -> None:
     elif cuda and not runs_on(cuda, driver):
         needed = driver_for(cuda)
         what = f"driver {driver} is too old for this torch: CUDA {cuda} needs {needed} or newer"
-        add("driver", what, hints.DRIVER.format(driver=needed, requirements=requirements))
+        get = hints.DRIVER.format(driver=needed, requirements=requirements)
+        if not runs_on("12", driver):
+            get = hints.OLD_DRIVER.format(oldest=driver_for("12"), newest=driver_for("13"))
+        add("driver", what, get)
     version = facts["nvcc_version"]
     if version and not runs_on(version, driver):
         what = f"what nvcc {version} compiles does not load under driver {driver}"
-        add("nvcc", what, hints.NVCC_DRIVER.format(requirements=requirements))
+        add("nvcc", what, hints.NVCC_DRIVER)
     _add_architecture(add, facts["gpus"][0], config)
     if all(gpu["used_by"] for gpu in facts["gpus"]):
         first = facts["gpus"][0]
