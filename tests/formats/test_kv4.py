@@ -2,7 +2,17 @@
 import pytest
 import torch
 
-from comet.formats.kv4 import PAGE, page_bytes, quantize_k_page, quantize_v, restore_keys
+from comet.formats.kv4 import (
+    PAGE,
+    KV4Codes,
+    pack_page,
+    page_bytes,
+    quantize_k_page,
+    quantize_v,
+    restore_keys,
+    unpack_page,
+)
+from comet.formats.packing import pack_int4
 from comet.kernels.kv4_reference import KV4Cache, kv4_attention
 
 
@@ -66,3 +76,45 @@ def test_a_sliding_window_hides_older_tokens():
     b = kv4_attention(q, k, changed, 0.25, window=16)
     assert torch.equal(a[:, :, 56:], b[:, :, 56:])
     assert not torch.equal(a[:, :, 45:50], b[:, :, 45:50])
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_page_holds_what_was_packed(dim):
+    keys, values = quantize_k_page(random(3, 2, PAGE, dim)), quantize_v(random(3, 2, PAGE, dim))
+    page = pack_page(keys, values)
+    assert page.shape == (3, 2, page_bytes(dim))
+    for expected, found in zip((keys, values), unpack_page(page, dim), strict=True):
+        assert torch.equal(expected.packed, found.packed)
+        assert torch.equal(expected.scale, found.scale) and torch.equal(expected.zero, found.zero)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_any_bytes_survive_unpacking(dim):
+    generator = torch.Generator().manual_seed(0)
+    page = torch.randint(0, 256, (5, page_bytes(dim)), generator=generator, dtype=torch.uint8)
+    assert torch.equal(pack_page(*unpack_page(page, dim)), page)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_codes_lie_where_the_contract_says(dim):
+    """docs/contracts.md, bytes of a page: a few codes of K and V at once."""
+    for token, channel in ((0, 0), (1, 1), (2, 2), (4, 4), (16, 8), (63, dim - 1), (37, dim - 14)):
+        codes = torch.zeros(PAGE, dim, dtype=torch.uint8)
+        codes[token, channel] = 15
+        of_keys = KV4Codes(pack_int4(codes), *(torch.zeros(1, dim).half() for _ in range(2)))
+        of_values = KV4Codes(pack_int4(codes), *(torch.zeros(PAGE, 1).half() for _ in range(2)))
+        a, s, h, b = token // 16, token // 4 % 4, token // 2 % 2, token % 2
+        j, t, u, k, i = (
+            channel // 32,
+            channel // 8 % 4,
+            channel // 4 % 2,
+            channel // 2 % 2,
+            channel % 2,
+        )
+        key = 512 * (2 * j + u) + 16 * (4 * (2 * a + b) + t) + 4 * s + 2 * i + k
+        g, inner = divmod(channel, dim // 8)
+        q, w, r = inner // 8, inner // 2 % 4, inner % 2
+        value = 36 * dim + 512 * (dim // 64 * s + q) + 16 * (4 * g + a) + 4 * w + 2 * b + h
+        page = pack_page(of_keys, of_values)
+        assert page.nonzero().flatten().tolist() == [key, value]
+        assert (page[key], page[value]) == (15 << 4 * h, 15 << 4 * r)
