@@ -4,6 +4,8 @@
 import argparse
 from pathlib import Path
 
+from comet.speed.lease_command import add_lease_options, command_gpu
+
 M = (16, 256, 2048)
 LAYERS = ("gate_up",)
 LIBRARY = Path("build/kernels/libcomet_kernels.so")
@@ -44,20 +46,20 @@ def add_profile(commands: argparse._SubParsersAction) -> None:
         metavar="FOLDER",
         help="run folder, gets profile.jsonl (default: results/local-<gpu>)",
     )
+    add_lease_options(parser)
 
 
 def _gemm(options: argparse.Namespace) -> None:
     from comet.measurements import write_records
     from comet.speed import capability
     from comet.speed.cases import REFERENCE_BACKENDS
-    from comet.speed.lease import gpu_lease
     from comet.speed.profile import ProfileOptions, profile_cases, profile_records
 
     backends = options.backends or list(REFERENCE_BACKENDS)
     shown = ("models", "m", "layers", "repeats", "watch_seconds")
     config = {"profile": {name: getattr(options, name) for name in shown} | {"backends": backends}}
     cases = profile_cases(options.models, options.m, options.layers)
-    with gpu_lease("comet profile gemm", timed=True, optional=True):
+    with command_gpu(options, "comet profile gemm", timed=True, optional=True):
         records = profile_records(
             cases,
             backends,
