@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from comet.errors import UserError
 from comet.figures import (
+    attention_speed,
     fig3,
     fig4,
     fig9,
@@ -15,6 +16,7 @@ from comet.figures import (
     fig14,
     fig15,
     kv4_loss,
+    kv_memory,
     precision_map,
     sm_utilisation,
     style,
@@ -38,6 +40,8 @@ MODULES = (
     fig13,
     fig14,
     fig15,
+    attention_speed,
+    kv_memory,
     sm_utilisation,
 )
 FIGURES: dict[str, FigureSpec] = {module.SPEC.name: module.SPEC for module in MODULES}

@@ -11,6 +11,7 @@ from comet.figures import FigureSpec
 from comet.figures.published import rows as published_rows
 from comet.files import write_text
 from comet.report import tables
+from comet.report.attention import attention_summary
 from comet.report.contradictions import CONTRADICTIONS
 
 MOST_ROWS = 400
@@ -48,6 +49,7 @@ def render(
             for name in specs
         ],
         "columns": tables.COLUMNS,
+        "attention": attention_summary(records, reference_records),
         "skipped": tables.skipped_rows(records, labels),
         "contradictions": CONTRADICTIONS,
         "claims": _claims(paper),

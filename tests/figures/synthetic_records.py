@@ -98,3 +98,25 @@ def profile(**fields) -> list[dict]:
         for (backend, m), values in seen.items()
         for metric, value in values.items()
     ]
+
+
+def attention(**fields) -> list[dict]:
+    """KV4 at 10 us, two 16-bit kernels at 30 and 40 us, in a large case and a small one."""
+    times = {"comet-kv4": 10.0, "sdpa-bf16": 40.0, "vllm-fa3-bf16": 30.0}
+    heads = {"model": "llama3-8b", "heads": 32, "kv_heads": 8, "head_dim": 128}
+    cases = [
+        heads | {"batch": batch, "context": 4096, "kv_bytes_16bit": batch * 2**24}
+        for batch in (1, 16)
+    ]
+    memory = {"comet-kv4": 36000.0, "sdpa-bf16": 131072.0, "vllm-fa3-fp8": 65536.0}
+    return [
+        *(
+            record("attention", c, "time", "us", b, t, **fields)
+            for c in cases
+            for b, t in times.items()
+        ),
+        *(
+            record("attention", cases[0], "kv_bytes_per_token", "bytes", b, v, origin="modelled")
+            for b, v in memory.items()
+        ),
+    ]

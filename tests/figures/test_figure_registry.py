@@ -16,6 +16,7 @@ EVERYTHING = [
     *synthetic.gemm(),
     *synthetic.serving(),
     *synthetic.profile(),
+    *synthetic.attention(),
     synthetic.skip("gemm", {"model": "tiny"}, "time", "comet-w4ax"),
 ]
 

@@ -20,6 +20,10 @@ def heights(patches) -> list[float]:
     return [pytest.approx(p.get_height()) for p in patches]
 
 
+def heights_of(*values: float) -> list:
+    return [pytest.approx(value) for value in values]
+
+
 def legend(figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
@@ -69,6 +73,25 @@ def test_a_profile_without_counters_says_why(paper):
     figure = draw("sm_utilisation", FigureInputs([skip], paper))
     (text,) = figure.axes[-1].texts
     assert text.get_text() == "not measured: comet-w4ax: counters are refused"
+
+
+def test_attention_is_shown_against_the_faster_16_bit_kernel(paper):
+    figure = draw("attention_speed", FigureInputs(synthetic.attention(), paper))
+    (axes,) = figure.axes
+    assert sorted(p.get_height() for p in solid(axes)) == heights_of(0.75, 0.75, 1, 1, 3, 3)
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["b 1\n4k*", "b 16\n4k"]
+    assert "geometric mean over 1 of 26 rows: 3.00" in figure.get_supxlabel()
+    alone = [r for r in synthetic.attention() if r["backend"] != "vllm-fa3-bf16"]
+    (axes,) = draw("attention_speed", FigureInputs(alone, paper)).axes
+    assert heights(solid(axes)) == [4.0, 4.0]
+
+
+def test_kv_memory_is_modelled_and_says_what_is_saved(paper):
+    figure = draw("kv_memory", FigureInputs(synthetic.attention(), paper))
+    (axes,) = figure.axes
+    assert {p.get_hatch() for p in axes.patches} == {"////"}
+    assert [t.get_text() for t in axes.texts] == ["128.0", "64.0 (-50.0 %)", "35.2 (-72.5 %)"]
+    assert axes.lines[0].get_ydata()[0] == 32.0
 
 
 def test_serving_joins_the_end_to_end_figures(paper):
