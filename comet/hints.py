@@ -28,6 +28,15 @@ COUNTERS_REFUSED = (
 )
 VLLM_KERNELS = "unpack vllm 0.24 and set COMET_VLLM_SITE to its folder"
 VLLM_PLUGINS = "unset it, or add comet to it"
+VLLM = (
+    "install vLLM 0.24 and comet in an environment of their own (python3.12 -m venv vllm; "
+    "vllm/bin/pip install -r requirements-vllm.txt) and set COMET_VLLM_PYTHON to its python"
+)
+TENSORRT_LLM_BENCH = (
+    "install TensorRT-LLM in an environment of its own (python -m venv trtllm; "
+    "trtllm/bin/pip install tensorrt_llm) and set COMET_TRTLLM_BENCH to its trtllm-bench"
+)
+QSERVE = "import what it measures elsewhere: comet bench serving --recorded FILE"
 TENSORRT_LLM = (
     "install TensorRT-LLM in an environment of its own (python -m venv trtllm; "
     "trtllm/bin/pip install tensorrt_llm) and set COMET_TRTLLM_PYTHON to its python"

@@ -92,13 +92,13 @@ def write_random_model(folder: Path, shapes: ModelShapes, family: str, seed: int
         family: ``llama``, ``mistral`` or ``qwen2``.
         seed: of all weights.
     """
-    config = _config(shapes, family)
+    config = model_config(shapes, family)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     config.architectures = [type(model).__name__]
     config.dtype = torch.float16
     config.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    plain_tokenizer().save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
     weight_map, total = {}, 0
     for shard, names in _shards(model, family):
@@ -112,7 +112,8 @@ def write_random_model(folder: Path, shapes: ModelShapes, family: str, seed: int
     write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def _config(shapes: ModelShapes, family: str) -> PreTrainedConfig:
+def model_config(shapes: ModelShapes, family: str) -> PreTrainedConfig:
+    """The transformers configuration of shapes, without special tokens."""
     options = {"sliding_window": None} if family == "mistral" else {}
     return CONFIGS[family](
         vocab_size=shapes.vocab,
@@ -149,7 +150,7 @@ def _draw(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Ten
     return torch.randn(shape, generator=generator).mul_(STD).half()
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def plain_tokenizer() -> PreTrainedTokenizerFast:
     """One token for each byte, without merges: it fits every text and every vocabulary."""
     pieces = {piece: index for index, piece in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(pieces, []))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting an engine in its own environment: a request file in, a response file out."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from comet import hints
+from comet.errors import UserError
+from comet.files import write_json
+from comet.speed.backends import Unavailable
+from comet.speed.serving.cases import MOST, ServingJob
+from comet.speed.serving.models import write_model_folder
+
+PYTHON = "COMET_VLLM_PYTHON"
+WORKER = Path(__file__).with_name("vllm_worker.py")
+REPOSITORY = Path(__file__).resolve().parents[3]
+FORMAT = 1
+MEMORY_SHARE = 0.92
+START_SECONDS, SECONDS_A_LOAD = 900, 600
+# A batch of this size is scheduled where a load asks for as many requests as fit.
+MOST_REQUESTS = 512
+
+# quantization of the model folder, arguments of vllm.LLM, and whether comet's plugin is needed
+ENGINES: dict[str, tuple[str | None, dict, bool]] = {
+    "vllm-bf16": (None, {}, False),
+    "vllm-w4a16": ("awq", {}, False),
+    "vllm-fp8": (None, {"quantization": "fp8"}, False),
+    "vllm-fp8-kv8": (None, {"quantization": "fp8", "kv_cache_dtype": "fp8"}, False),
+    "vllm-comet": ("fmpq", {"attention_backend": "CUSTOM"}, True),
+    "vllm-comet-w4ax": ("fmpq", {}, True),
+    "vllm-comet-kv4": (None, {"attention_backend": "CUSTOM"}, True),
+}
+QUIET = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+}
+
+
+def vllm_python() -> str:
+    """The Python that has vLLM: ``COMET_VLLM_PYTHON``, or this one.
+
+    Raises:
+        Unavailable: none has it.
+    """
+    named = os.environ.get(PYTHON)
+    if named:
+        if not shutil.which(named):
+            raise Unavailable(f"{PYTHON} is {named}, which is no program; {hints.VLLM}")
+        return named
+    if find_spec("vllm") is None:
+        raise Unavailable(f"vLLM is not here; {hints.VLLM}")
+    return sys.executable
+
+
+def serve_with_vllm(
+    job: ServingJob, seed: int, repeats: int, profile: bool = False, total_gb: float | None = None
+) -> dict:
+    """The worker's response to one engine start.
+
+    Args:
+        job: engine and loads.
+        seed: of prompts and engine.
+        repeats: timed runs of each load.
+        profile: also list the GPU time of kernels, for the first load.
+        total_gb: memory of the GPU, 10^9 bytes; needed where the job has a cap.
+
+    Raises:
+        Unavailable: vLLM is not here, or the engine did not come up.
+    """
+    python = vllm_python()
+    with tempfile.TemporaryDirectory(prefix="comet-serving-") as scratch:
+        request, response = Path(scratch, "request.json"), Path(scratch, "response.json")
+        write_json(request, worker_request(job, Path(scratch), seed, repeats, profile, total_gb))
+        command = [python, str(WORKER), str(request), str(response)]
+        seconds = START_SECONDS + SECONDS_A_LOAD * len(job.loads)
+        said = _run(command, seconds, python)
+        return read_response(response, job, said)
+
+
+def worker_request(
+    job: ServingJob,
+    folder: Path,
+    seed: int,
+    repeats: int,
+    profile: bool = False,
+    total_gb: float | None = None,
+) -> dict:
+    """What the worker is asked; writes the model's configuration into ``folder``."""
+    quantization, arguments, plugin = ENGINES[job.engine]
+    context = max(load.input_tokens + load.output_tokens for load in job.loads)
+    counts = [MOST_REQUESTS if load.requests == MOST else load.requests for load in job.loads]
+    write_model_folder(folder, job.model, quantization, context)
+    share = MEMORY_SHARE
+    if job.memory_cap is not None:
+        if not total_gb:
+            raise UserError("a memory cap needs a GPU whose memory is known")
+        share = MEMORY_SHARE * min(1.0, job.memory_cap / total_gb)
+    return {
+        "format": FORMAT,
+        "folder": str(folder),
+        "plugin": plugin,
+        "arguments": {"max_model_len": context, "max_num_seqs": max(counts), **arguments},
+        "loads": [vars(load) for load in job.loads],
+        "repeats": repeats,
+        "seed": seed,
+        "memory_share": share,
+        "profile": profile,
+    }
+
+
+def _run(command: list[str], seconds: int, python: str) -> str:
+    """Start the worker; the end of what it said."""
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+    surroundings = os.environ | QUIET | {"PYTHONPATH": path}
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, env=surroundings
+        )
+        said, code = run.stderr + run.stdout, run.returncode
+    except subprocess.TimeoutExpired as error:
+        said, code = str(error.stderr or "") + str(error.stdout or ""), f"no answer in {seconds} s"
+    except OSError as error:
+        raise Unavailable(f"{python} cannot be started ({error}); {hints.VLLM}") from error
+    sys.stderr.write(said)
+    return f"ended with {code}: {_last_error(said)}"
+
+
+def _last_error(said: str) -> str:
+    """The last line that names an error; a worker's last line is seldom the reason."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def read_response(path: Path, job: ServingJob, said: str) -> dict:
+    """The worker's answer, checked: a file that is not one is no measurement.
+
+    Args:
+        path: the response.
+        job: what was asked.
+        said: how the worker ended, for the message.
+
+    Raises:
+        Unavailable: there is none, or it is malformed.
+    """
+    if not path.is_file():
+        raise Unavailable(f"{job.engine} did not start; its worker {said}")
+    try:
+        response = json.loads(path.read_text(encoding="utf-8"))
+        if response["format"] != FORMAT:
+            raise ValueError(f"format {response['format']}, wanted {FORMAT}")
+        for result in response["results"]:
+            _check(result)
+        loads = [{key: r[key] for key in vars(job.loads[0])} for r in response["results"]]
+        if loads != [vars(load) for load in job.loads[: len(loads)]]:
+            raise ValueError(f"loads {loads}")
+        response["versions"], response["engine"], response["device"]
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Unavailable(f"{WORKER.name} answered nothing usable ({reason})") from error
+    missing = job.loads[len(response["results"]) :]
+    response["results"] += [vars(load) | {"error": f"the worker {said}"} for load in missing]
+    return response
+
+
+def _check(result: dict) -> None:
+    if "error" in result:
+        return
+    seconds, generated = result["seconds"], result["served"] * result["output_tokens"]
+    if not seconds or not all(math.isfinite(value) and value > 0 for value in seconds):
+        raise ValueError(f"seconds are {seconds[:3]}; they must be positive")
+    if result["generated"] != generated:
+        raise ValueError(f"generated {result['generated']} tokens instead of {generated}")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of serving jobs, one engine start after the other; a killed run goes on where it was."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from comet import hints
+from comet.measurements import (
+    Measurement,
+    case_id,
+    environment,
+    provenance,
+    read_records,
+    skipped,
+    write_records,
+)
+from comet.speed import capability
+from comet.speed.backends import Unavailable
+from comet.speed.serving import trtllm
+from comet.speed.serving.cases import Load, ServingJob
+from comet.speed.serving.engines import serve_with_vllm
+
+METHOD = {
+    "what": "generated tokens over the wall-clock time of all requests given at once, prefill "
+    "included; greedy, end of text ignored, no prefix caching",
+    "weights": "random of the model's shape; speed does not depend on their values",
+    "warm_up": "the same requests with 8 output tokens",
+}
+
+
+def serving_records(
+    jobs: list[ServingJob],
+    config: dict,
+    seed: int,
+    repeats: int = 1,
+    keep: Path | None = None,
+    profile: bool = False,
+) -> list[Measurement]:
+    """Measure every job, or say why not.
+
+    Args:
+        jobs: engine starts.
+        config, seed: for provenance; the seed also draws the prompts.
+        repeats: timed runs of each load.
+        keep: folder with a file for each finished job; those are not measured again.
+        profile: also record the GPU time by kernel of each engine's first load.
+
+    Returns:
+        ``tokens_per_s`` of each load, and ``kv_cache_tokens`` of each engine start.
+    """
+    found = capability.detect()
+    source = provenance(config, seed)
+    records = []
+    for job in jobs:
+        path = keep / f"{_name(job)}.jsonl" if keep else None
+        kept = read_records(path) if path and path.is_file() else []
+        if kept and all(record.status == "ok" for record in kept):
+            records += kept
+            continue
+        made = _job_records(job, found, source, seed, repeats, profile)
+        if path:
+            write_records(path, made)
+        records += made
+    return records
+
+
+def _name(job: ServingJob) -> str:
+    loads = [[load.input_tokens, load.output_tokens, load.requests] for load in job.loads]
+    return case_id("serving", {"model": job.model, "cap": job.memory_cap, "of": loads}, job.engine)
+
+
+def _job_records(
+    job: ServingJob, found: dict, source: dict, seed: int, repeats: int, profile: bool
+) -> list[Measurement]:
+    def missing(reason: str) -> list[Measurement]:
+        return [
+            skipped(
+                "serving", job.case(load), "tokens_per_s", "tokens/s", job.engine, reason,
+                environment=environment(), provenance=source,
+            )
+            for load in job.loads
+        ]  # fmt: skip
+
+    if not found["gpu"]:
+        return missing(f"{found['gpu_missing']}; {hints.GPU}")
+    print(f"serving: {job.engine}, {job.model}, {len(job.loads)} loads", file=sys.stderr)
+    try:
+        response = _server(job.engine)(job, seed, repeats, profile, found["gpu_memory_bytes"] / 1e9)
+    except Unavailable as reason:
+        return missing(str(reason))
+    return [
+        *(_load_record(job, *pair, response, source) for pair in _pairs(job, response)),
+        _cache_record(job, response, source),
+    ]
+
+
+def _server(engine: str) -> Callable:
+    if engine.startswith("vllm-"):
+        return serve_with_vllm
+    if engine.startswith("trtllm-"):
+        return trtllm.serve
+    return _qserve
+
+
+def _qserve(*_: object) -> dict:
+    raise Unavailable(f"QServe is not here; {hints.QSERVE}")
+
+
+def _pairs(job: ServingJob, response: dict):
+    return zip(job.loads, response["results"], strict=True)
+
+
+def _load_record(
+    job: ServingJob, load: Load, result: dict, response: dict, source: dict
+) -> Measurement:
+    common = {
+        "kind": "serving",
+        "case": job.case(load),
+        "metric": "tokens_per_s",
+        "unit": "tokens/s",
+        "backend": job.engine,
+        "environment": _environment(response),
+        "provenance": source,
+    }
+    if "error" in result:
+        return Measurement(**common, status="failed", reason=str(result["error"]))
+    method = METHOD | {
+        "served": result["served"],
+        "seconds": result["seconds"],
+        "engine": response["engine"],
+        "kernels": response.get("kernels"),
+    }
+    samples = [result["generated"] / seconds for seconds in result["seconds"]]
+    return Measurement(**common, samples=samples, method=method)
+
+
+def _cache_record(job: ServingJob, response: dict, source: dict) -> Measurement:
+    """Tokens that the engine's KV cache holds."""
+    fields = {
+        "kind": "serving",
+        "case": {"model": job.model, "memory_cap": job.memory_cap},
+        "metric": "kv_cache_tokens",
+        "unit": "1",
+        "backend": job.engine,
+        "environment": _environment(response),
+        "provenance": source,
+    }
+    tokens = response["engine"].get("kv_cache_tokens")
+    if not tokens:
+        reason = "the engine does not say how many tokens its KV cache holds"
+        return Measurement(**fields, status="skipped", reason=reason)
+    return Measurement(**fields, samples=[float(tokens)], method={"engine": response["engine"]})
+
+
+def _environment(response: dict) -> dict:
+    found = capability.detect()
+    return environment() | {
+        "device": response["device"],
+        "driver": found["driver"],
+        "engines": found["engines"] | {"worker": response["versions"]},
+    }

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves requests with vLLM in vLLM's own environment.
+
+``python vllm_worker.py REQUEST RESPONSE``, both JSON; ``comet.speed.serving.engines`` writes
+REQUEST, starts it and reads RESPONSE, which is written anew after each load, so that a run that is
+killed keeps what it has measured.
+
+REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
+repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
+RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+FORMAT = 1
+WARM_UP_TOKENS = 8
+PROFILED_OUTPUT_TOKENS = 16
+KERNELS_SHOWN = 40
+
+
+def main(request_path: str, response_path: str) -> None:
+    """Answer one request; a load that fails stops no other."""
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    if request["format"] != FORMAT:
+        raise SystemExit(f"request has format {request['format']}; this script knows {FORMAT}")
+    # One process: the engine's configuration can be read, and comet needs no entry point.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    import torch
+    from vllm import LLM
+
+    if request["plugin"]:
+        from comet.integrations.vllm import register
+
+        register()
+    started = time.perf_counter()
+    llm = LLM(
+        model=request["folder"],
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        enable_prefix_caching=False,
+        gpu_memory_utilization=request["memory_share"],
+        seed=request["seed"],
+        **request["arguments"],
+    )
+    response = {
+        "format": FORMAT,
+        "device": torch.cuda.get_device_name(),
+        "versions": versions(),
+        "engine": engine_facts(llm) | {"start_seconds": time.perf_counter() - started},
+        "results": [],
+    }
+    for load in request["loads"]:
+        try:
+            answer = serve(llm, load, request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+        response["results"].append(load | answer)
+        write(response_path, response)
+        print(f"{load}: {answer}", flush=True)
+    if request.get("profile"):
+        response["kernels"] = profiled(llm, request["loads"][0], request["seed"])
+        write(response_path, response)
+
+
+def write(path: str, response: dict) -> None:
+    """Replace the response whole."""
+    temporary = f"{path}.part"
+    Path(temporary).write_text(json.dumps(response), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def versions() -> dict:
+    """Versions of what is measured."""
+    names = ("vllm", "torch", "transformers", "triton")
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def engine_facts(llm) -> dict:
+    """The KV cache that the engine made."""
+    config = llm.llm_engine.vllm_config
+    cache, model = config.cache_config, config.model_config
+    blocks, block = cache.num_gpu_blocks, cache.block_size
+    return {
+        "kv_cache_tokens": blocks * block if blocks else None,
+        "block_size": block,
+        "kv_cache_dtype": str(cache.cache_dtype),
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "dtype": str(model.dtype),
+    }
+
+
+def requests_of(llm, load: dict) -> int:
+    """How many requests a load has; ``max`` is what the KV cache holds at once."""
+    if load["requests"] != "max":
+        return load["requests"]
+    facts = engine_facts(llm)
+    held = facts["kv_cache_tokens"] // (load["input_tokens"] + load["output_tokens"])
+    return max(1, min(held, facts["max_num_seqs"]))
+
+
+def prompts_of(count: int, tokens: int, vocabulary: int, seed: int) -> list[dict]:
+    """Random prompts, no two alike."""
+    draw = random.Random(seed)
+    return [
+        {"prompt_token_ids": [draw.randrange(10, vocabulary - 10) for _ in range(tokens)]}
+        for _ in range(count)
+    ]
+
+
+def generate(llm, prompts: list[dict], output_tokens: int) -> tuple[float, int]:
+    """(seconds, generated tokens) of all prompts given at once."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(
+        temperature=0.0, max_tokens=output_tokens, ignore_eos=True, detokenize=False
+    )
+    started = time.perf_counter()
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    seconds = time.perf_counter() - started
+    return seconds, sum(len(output.outputs[0].token_ids) for output in outputs)
+
+
+def serve(llm, load: dict, request: dict) -> dict:
+    """Time one load after a short warm-up of the same shape."""
+    count = requests_of(llm, load)
+    vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
+    lengths = load["input_tokens"], vocabulary
+    generate(llm, prompts_of(count, *lengths, request["seed"]), WARM_UP_TOKENS)
+    seconds, generated = [], 0
+    for repeat in range(request["repeats"]):
+        prompts = prompts_of(count, *lengths, request["seed"] + 1 + repeat)
+        took, generated = generate(llm, prompts, load["output_tokens"])
+        if generated != count * load["output_tokens"]:
+            wanted = count * load["output_tokens"]
+            raise RuntimeError(f"generated {generated} tokens instead of {wanted}")
+        seconds.append(took)
+    return {"served": count, "seconds": seconds, "generated": generated}
+
+
+def profiled(llm, load: dict, seed: int) -> list[dict]:
+    """GPU time by kernel of a short run of a load, largest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
+    prompts = prompts_of(requests_of(llm, load), load["input_tokens"], vocabulary, seed + 99)
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        generate(llm, prompts, PROFILED_OUTPUT_TOKENS)
+        torch.cuda.synchronize()
+    rows = sorted(recorded.key_averages(), key=lambda row: -row.device_time_total)
+    return [
+        {"kernel": row.key, "calls": row.count, "us": row.device_time_total}
+        for row in rows[:KERNELS_SHOWN]
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

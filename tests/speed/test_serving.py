@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End-to-end throughput: engines behind files, with programs that answer like the real ones."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from comet.errors import UserError
+from comet.speed import capability
+from comet.speed.backends import Unavailable
+from comet.speed.serving import engines, trtllm
+from comet.speed.serving.cases import Load, ServingJob, serving_jobs
+from comet.speed.serving.models import fmpq_facts
+from comet.speed.serving.recorded import recorded
+from comet.speed.serving.records import serving_records
+
+LOADS = (Load(1024, 512, 64), Load(128, 128, "max"))
+JOB = ServingJob("LLaMA-3-8B", "vllm-comet", LOADS)
+GPU = {
+    "gpu": "NVIDIA H200",
+    "gpu_memory_bytes": 150e9,
+    "driver": "580",
+    "gpu_missing": None,
+    "engines": {},
+}
+WORKER = """
+import json, sys
+request = json.load(open(sys.argv[-2]))
+served = [load["requests"] if load["requests"] != "max" else 300 for load in request["loads"]]
+results = [
+    load | {"served": n, "seconds": [2.0, 4.0], "generated": n * load["output_tokens"]}
+    for load, n in zip(request["loads"], served)
+]
+response = {
+    "format": 1, "device": "fake", "versions": {"vllm": "0.24.0"},
+    "engine": {"kv_cache_tokens": 1000000, "asked": request}, "results": results,
+}
+"""
+
+
+def program(path: Path, body: str) -> str:
+    path.write_text(f"#!{sys.executable}\n{body}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """A Python that answers for vLLM's; ``worker(more)`` changes what it does with its answer."""
+    monkeypatch.setattr(capability, "detect", lambda: GPU)
+
+    def make(more: str = ""):
+        body = WORKER + more + '\njson.dump(response, open(sys.argv[-1], "w"))\n'
+        monkeypatch.setenv(engines.PYTHON, program(tmp_path / "python", body))
+
+    make()
+    return make
+
+
+def by_metric(records, metric):
+    return [record for record in records if record.metric == metric]
+
+
+def test_loads_share_an_engine_start():
+    settings = [
+        {"models": ["A", "B"], "engines": ["vllm-bf16"], "loads": [[1, 2, 3], [1, 2, "max"]]},
+        {"models": ["A"], "engines": ["vllm-bf16", "qserve"], "loads": [[1, 2, 3], [4, 5, 6]]},
+    ]
+    jobs = serving_jobs(settings)
+    assert [(job.model, job.engine, len(job.loads)) for job in jobs] == [
+        ("A", "vllm-bf16", 3),
+        ("B", "vllm-bf16", 2),
+        ("A", "qserve", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"engines": ["tgi"]}, "engine 'tgi' is unknown; use one of vllm-bf16"),
+        ({"loads": [[1, 2]]}, "is not .input tokens"),
+        ({"loads": [[1, 2, "most"]]}, "requests is 'most'; use a number or max"),
+    ],
+)
+def test_settings_that_are_none_are_one_line(change, said):
+    setting = {"models": ["A"], "engines": ["vllm-bf16"], "loads": [[1, 2, 3]]}
+    with pytest.raises(UserError, match=said):
+        serving_jobs([setting | change])
+
+
+def test_records_of_a_worker(worker):
+    records = serving_records([JOB], {}, 0, repeats=2)
+    first, second = by_metric(records, "tokens_per_s")
+    assert first.samples == [64 * 512 / 2, 64 * 512 / 4]
+    assert first.case == JOB.case(LOADS[0])
+    assert second.method["served"] == 300
+    (cache,) = by_metric(records, "kv_cache_tokens")
+    assert cache.samples == [1e6]
+    asked = first.method["engine"]["asked"]
+    assert asked["plugin"] is True
+    assert asked["repeats"] == 2
+    assert asked["arguments"] == {
+        "max_model_len": 1536,
+        "max_num_seqs": 512,
+        "attention_backend": "CUSTOM",
+    }
+
+
+def test_the_folder_that_an_engine_gets(tmp_path):
+    job = ServingJob("LLaMA-3-8B", "vllm-comet", LOADS, memory_cap=80.0)
+    request = engines.worker_request(job, tmp_path, 0, 1, total_gb=160.0)
+    assert request["memory_share"] == pytest.approx(engines.MEMORY_SHARE / 2)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert (config["hidden_size"], config["num_hidden_layers"]) == (4096, 32)
+    layers = config["quantization_config"]["layers"]
+    assert len(layers) == 32 * 7
+    assert layers["model.layers.31.mlp.down_proj"]["int4_blocks"] == 112 - 22
+    assert layers["model.layers.0.self_attn.q_proj"]["int8_blocks"] == 6
+    json.dumps(request)
+
+
+def test_facts_without_calibration_are_those_of_a_real_checkpoint(tmp_path):
+    from tiny_models import tiny_config, write_model, write_text, write_tokenizer
+
+    from comet.fmpq.options import FMPQOptions
+    from comet.fmpq.pipeline import Calibration, quantize_model
+    from comet.formats.checkpoint import Checkpoint
+    from comet.models.folder import ModelFolder
+    from comet.models.shapes import shapes_from_config
+
+    config = tiny_config("llama", hidden_size=160, intermediate_size=384)
+    write_model(tmp_path / "model", config)
+    write_tokenizer(tmp_path / "model")
+    calibration = Calibration(write_text(tmp_path / "text.jsonl"), "words", windows=2, context=64)
+    folder = ModelFolder(tmp_path / "model")
+    quantize_model(folder, calibration, tmp_path / "q", FMPQOptions(), "fmpq", "tiny", {}, seed=0)
+    made = fmpq_facts(shapes_from_config(config, "tiny"), "llama", FMPQOptions())
+    facts = Checkpoint(tmp_path / "q").facts
+    assert made["layers"] == facts["layers"]
+    assert made["options"] == facts["options"]
+
+
+def test_a_finished_start_is_not_run_again(worker, tmp_path):
+    keep = tmp_path / "kept"
+    records = serving_records([JOB], {}, 0, keep=keep)
+    worker("sys.exit('it was started again')")
+    assert serving_records([JOB], {}, 0, keep=keep) == records
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("sys.exit('ValueError: no such GPU')", "ended with 1: ValueError: no such GPU"),
+        ("response['format'] = 7", "format 7, wanted 1"),
+        ("response['results'][0]['seconds'] = [0.0]", "they must be positive"),
+        ("response['results'][0]['generated'] = 5", "generated 5 tokens instead of 32768"),
+        ("response['results'].reverse()", "ValueError: loads"),
+        ("response = []", "TypeError"),
+    ],
+)
+def test_an_answer_that_is_none_is_no_measurement(worker, more, said):
+    worker(more)
+    records = serving_records([JOB], {}, 0)
+    assert {record.status for record in records} == {"skipped"}
+    assert said in records[0].reason
+
+
+def test_a_load_that_failed_leaves_the_others(worker):
+    worker("response['results'][0] = request['loads'][0] | {'error': 'OutOfMemoryError: no'}")
+    failed, other = by_metric(serving_records([JOB], {}, 0), "tokens_per_s")
+    assert (failed.status, failed.reason) == ("failed", "OutOfMemoryError: no")
+    assert other.status == "ok"
+
+
+def test_a_worker_that_was_killed_keeps_what_it_measured(worker):
+    worker("response['results'].pop()")
+    kept, lost = by_metric(serving_records([JOB], {}, 0), "tokens_per_s")
+    assert kept.status == "ok"
+    assert lost.status == "failed"
+    assert "the worker ended with 0" in lost.reason
+
+
+def test_missing_engines_say_how_to_get_them(monkeypatch):
+    monkeypatch.setattr(capability, "detect", lambda: GPU)
+    monkeypatch.delenv(engines.PYTHON, raising=False)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(trtllm.shutil, "which", lambda name: None)
+    for engine, said in (
+        ("vllm-bf16", "vLLM is not here; install vLLM 0.24"),
+        ("trtllm-fp16", "TensorRT-LLM not found"),
+        ("qserve", "comet bench serving --recorded"),
+    ):
+        (record, *_) = serving_records([ServingJob("LLaMA-3-8B", engine, LOADS)], {}, 0)
+        assert record.status == "skipped"
+        assert said in record.reason
+
+
+def test_without_a_gpu_nothing_is_started(monkeypatch):
+    monkeypatch.setattr(capability, "detect", lambda: GPU | {"gpu": None, "gpu_missing": "no GPU"})
+    records = serving_records([JOB], {}, 0)
+    assert [record.status for record in records] == ["skipped"] * 2
+    assert records[0].reason.startswith("no GPU")
+
+
+REPORT = {
+    "engine": {"version": "1.2.0", "backend": "Pytorch"},
+    "request_info": {"num_requests": 64, "avg_input_length": 1024.0, "avg_output_length": 512.0},
+    "performance": {"total_latency_ms": 5000.0, "system_output_throughput_tok_s": 6553.6},
+}
+BENCH = """
+import json, sys
+arguments = sys.argv
+rows = [json.loads(line) for line in open(arguments[arguments.index("--dataset") + 1])]
+assert len(rows) == int(arguments[arguments.index("--num_requests") + 1])
+assert all(len(r["input_ids"]) == 1024 and r["output_tokens"] == 512 for r in rows)
+options = arguments[arguments.index("--extra_llm_api_options") + 1]
+assert "load_format: dummy" in open(options).read()
+report = %s
+json.dump(report, open(arguments[arguments.index("--report_json") + 1], "w"))
+"""
+
+
+def test_trtllm_bench_is_given_the_load_and_its_report_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(capability, "detect", lambda: GPU)
+    bench = program(tmp_path / "trtllm-bench", BENCH % repr(REPORT))
+    monkeypatch.setenv(trtllm.PROGRAM, bench)
+    job = ServingJob("LLaMA-3-8B", "trtllm-w4a16", LOADS)
+    records = serving_records([job], {}, 0, repeats=2)
+    measured, unknown = by_metric(records, "tokens_per_s")
+    assert measured.samples == [64 * 512 / 5.0] * 2
+    assert measured.method["engine"]["version"] == "1.2.0"
+    assert "does not tell how many requests fit" in unknown.reason
+    (cache,) = by_metric(records, "kv_cache_tokens")
+    assert cache.status == "skipped"
+    (smooth, _) = serving_records([ServingJob("LLaMA-3-8B", "trtllm-w8a8", LOADS)], {}, 0)
+    assert "SmoothQuant needs a TensorRT engine" in smooth.reason
+
+
+@pytest.mark.parametrize(
+    "path, value, said",
+    [
+        (("request_info", "num_requests"), 63, "served 63 requests"),
+        (("performance", "system_output_throughput_tok_s"), 9000.0, "contradicts itself"),
+        (("performance", "total_latency_ms"), None, "is not one .TypeError"),
+    ],
+)
+def test_reports_of_something_else_are_refused(path, value, said):
+    report = json.loads(json.dumps(REPORT))
+    report[path[0]][path[1]] = value
+    with pytest.raises(ValueError, match=said):
+        trtllm.read_reports([report], LOADS[0])
+
+
+def test_recorded_numbers_are_published_ones(tmp_path):
+    table = tmp_path / "others.csv"
+    table.write_text(
+        "model,engine,input_tokens,output_tokens,requests,tokens_per_s,source\n"
+        "LLaMA-3-8B,qserve,1024,512,64,3000.5,own run on an A100\n"
+    )
+    (record,) = recorded(table, {}, 0)
+    assert (record.origin, record.samples) == ("published", [3000.5])
+    table.write_text(table.read_text() + "LLaMA-3-8B,qserve,1024,512,64,fast,me\n")
+    with pytest.raises(UserError, match="others.csv:3 is not a recorded throughput"):
+        recorded(table, {}, 0)
+    table.write_text("model,engine\n")
+    with pytest.raises(UserError, match="lacks the column input_tokens"):
+        recorded(table, {}, 0)
+
+
+def test_a_python_that_is_none_is_one_line(monkeypatch):
+    monkeypatch.setenv(engines.PYTHON, "/nowhere/python")
+    with pytest.raises(Unavailable, match="is no program"):
+        engines.vllm_python()
