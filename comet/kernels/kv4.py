@@ -194,7 +194,7 @@ def _kv4_decode(
     plan: list[int],
 ) -> Tensor:
     check_cache(cache, tail, block_tables, seq_lens, slots)
-    check_query(query, cache, tail, seq_lens.shape[0], window)
+    check_query(query, cache, tail, seq_lens.shape[0], scale, window)
     state = CacheState(cache, tail, block_tables, seq_lens, slots)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
@@ -206,9 +206,9 @@ def _kv4_decode(
 
 
 @_kv4_decode.register_fake
-def _(query, cache, tail, block_tables, seq_lens, slots, _scale, window, _plan):
+def _(query, cache, tail, block_tables, seq_lens, slots, scale, window, _plan):
     check_cache(cache, tail, block_tables, seq_lens, slots)
-    check_query(query, cache, tail, seq_lens.shape[0], window)
+    check_query(query, cache, tail, seq_lens.shape[0], scale, window)
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)
 
 
@@ -254,7 +254,7 @@ def _kv4_prefill(
     window: int | None,
 ) -> Tensor:
     check_cache(cache, tail, block_tables, seq_lens, slots)
-    check_query(query, cache, tail, None, window)
+    check_query(query, cache, tail, None, scale, window)
     check_chunk(query_start, seq_lens, max_new_tokens, max_seq_len, block_tables)
     batch, kv_heads, dim = seq_lens.shape[0], cache.shape[1], query.shape[2]
     if query.numel() == 0 or batch == 0:
@@ -292,8 +292,8 @@ def _kv4_prefill(
 @_kv4_prefill.register_fake
 def _(
     query, query_start, cache, tail, block_tables, seq_lens, slots,
-    max_new_tokens, max_seq_len, _scale, window,
+    max_new_tokens, max_seq_len, scale, window,
 ):  # fmt: skip
     check_cache(cache, tail, block_tables, seq_lens, slots)
-    check_query(query, cache, tail, None, window)
+    check_query(query, cache, tail, None, scale, window)
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)

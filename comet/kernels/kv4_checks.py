@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the KV4 operators accept; each refusal names argument, limit and value."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -77,7 +79,12 @@ def check_tokens(
 
 
 def check_query(
-    query: Tensor, cache: Tensor, tail: Tensor, rows: int | None, window: int | None
+    query: Tensor,
+    cache: Tensor,
+    tail: Tensor,
+    rows: int | None,
+    scale: float,
+    window: int | None,
 ) -> None:
     """Check queries; ``rows`` of them, or any number where it is None.
 
@@ -95,6 +102,8 @@ def check_query(
         raise UserError(
             f"query has {heads} heads; they must be 1 to {MAX_GROUP} times the {kv_heads} KV heads"
         )
+    if not 0 < scale < math.inf:
+        raise UserError(f"scale is {scale}; it must be positive and finite")
     if window is not None and window < 1:
         raise UserError(f"window is {window}; it must be at least 1, or None")
 

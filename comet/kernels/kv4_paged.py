@@ -32,17 +32,17 @@ def append(
 ) -> None:
     """``kv4.kv4_append``: V to its page at once, K to the tail, whole pages of K sealed."""
     for sequence, (first, count) in enumerate(_rows(seq_lens, query_start)):
-        length = int(seq_lens[sequence])
-        if length == 0:
-            continue
-        slot = int(slots[sequence])
-        for position in range(length - count, length):
-            row = first + position - (length - count)
-            page = int(block_tables[sequence, position // PAGE])
-            tail[slot, :, position % PAGE] = key[row]
-            _write_value(cache, page, position % PAGE, value[row])
-            if position % PAGE == PAGE - 1:
-                _seal(cache, page, tail[slot])
+        length, slot = int(seq_lens[sequence]), int(slots[sequence])
+        start = length - count if length else 0
+        for number in range(start // PAGE, -(-length // PAGE)):
+            begin, end = max(start, number * PAGE), min(length, (number + 1) * PAGE)
+            new = slice(first + begin - start, first + end - start)
+            rows = slice(begin - number * PAGE, end - number * PAGE)
+            page = cache[int(block_tables[sequence, number])]
+            tail[slot, :, rows] = key[new].transpose(0, 1)
+            _write(
+                page, rows, value[new].transpose(0, 1), tail[slot] if rows.stop == PAGE else None
+            )
 
 
 def decode(
@@ -114,19 +114,10 @@ def _rows(seq_lens: Tensor, query_start: Tensor | None) -> Iterator[tuple[int, i
             yield first, end - first
 
 
-def _write_value(cache: Tensor, page: int, row: int, value: Tensor) -> None:
-    head_dim = value.shape[-1]
-    keys, values = unpack_page(cache[page], head_dim)
-    new = quantize_v(value[:, None])
-    for old, part in (
-        (values.packed, new.packed),
-        (values.scale, new.scale),
-        (values.zero, new.zero),
-    ):
-        old[:, row] = part[:, 0]
-    cache[page] = pack_page(keys, values)
-
-
-def _seal(cache: Tensor, page: int, rows: Tensor) -> None:
-    _, values = unpack_page(cache[page], rows.shape[-1])
-    cache[page] = pack_page(quantize_k_page(rows), values)
+def _write(page: Tensor, rows: slice, values: Tensor, full: Tensor | None) -> None:
+    """Write values [kv_heads, rows, D] into a page of every KV head, and seal its keys ``full``."""
+    keys, old = unpack_page(page, values.shape[-1])
+    new = quantize_v(values)
+    for name in ("packed", "scale", "zero"):
+        getattr(old, name)[:, rows] = getattr(new, name)
+    page.copy_(pack_page(keys if full is None else quantize_k_page(full), old))
