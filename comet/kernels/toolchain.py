@@ -12,7 +12,7 @@ from pathlib import Path
 from comet import hints
 from comet.errors import UserError
 
-MINIMUM_NVCC = (12, 8)
+MINIMUM_NVCC = (12, 4)
 INSTALL_HINT = f"install the CUDA toolkit, or its pip wheels with: {hints.REQUIREMENTS}"
 
 
@@ -31,6 +31,16 @@ class Toolchain:
     version: str
     cxx: Path
     library_dirs: tuple[Path, ...]
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        return _release(self.version)
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor, *_ = (int(part) for part in f"{version}.0".split("."))
+    return major, minor
 
 
 def wheel_root() -> Path | None:
@@ -73,7 +83,7 @@ def _library_dirs(nvcc: Path) -> tuple[Path, ...]:
 
 
 def find_toolchain() -> Toolchain:
-    """Find nvcc 12.8 or newer and a C++ compiler.
+    """Find nvcc 12.4 or newer and a C++ compiler.
 
     Raises:
         UserError: either is missing or too old.
@@ -88,7 +98,7 @@ def find_toolchain() -> Toolchain:
     seen = []
     for nvcc in candidates:
         version = _version(nvcc)
-        if tuple(int(part) for part in version.split(".")[:2]) >= MINIMUM_NVCC:
+        if _release(version) >= MINIMUM_NVCC:
             return Toolchain(nvcc, version, Path(cxx), _library_dirs(nvcc))
         seen.append(f"{nvcc} is version {version}")
     wanted = ".".join(map(str, MINIMUM_NVCC))

@@ -159,7 +159,7 @@ def test_old_nvcc(monkeypatch, tmp_path):
     for variable in ("CUDA_HOME", "CUDA_PATH", "CXX"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(toolchain_module, "wheel_root", lambda: None)
-    with pytest.raises(UserError, match="no nvcc of version 12.8 or newer: .* is version 11.8.89"):
+    with pytest.raises(UserError, match="no nvcc of version 12.4 or newer: .* is version 11.8.89"):
         find_toolchain()
 
 
