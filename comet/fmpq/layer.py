@@ -4,8 +4,8 @@
 import torch
 from torch import nn
 
-from comet.formats.activations import hadamard, quantize_activations
-from comet.formats.blocks import BLOCK, gather_channels, natural_permutation
+from comet.formats.activations import ordered_activations, quantize_activations
+from comet.formats.blocks import natural_permutation
 from comet.formats.weights import PackedWeight
 from comet.kernels.reference import w4ax_linear_reference
 
@@ -85,10 +85,6 @@ class W4AxLinear(nn.Module):
     def _ordered(self, x: torch.Tensor) -> torch.Tensor:
         """Activations as the weights expect them, without quantization."""
         layout = self.packed.layout
-        if not (self.in_natural_order and layout.padded == layout.channels):
-            x = gather_channels(x, self.packed.permutation)
-        if not self.packed.hadamard:
+        if self.in_natural_order and layout.padded == layout.channels and not self.packed.hadamard:
             return x
-        blocks = x.view(x.shape[0], layout.blocks, BLOCK)
-        rotated = hadamard(blocks[:, : layout.int4_blocks])
-        return torch.cat((rotated, blocks[:, layout.int4_blocks :]), dim=1).flatten(1)
+        return ordered_activations(x, layout, self.packed.permutation, self.packed.hadamard)

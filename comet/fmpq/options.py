@@ -36,6 +36,13 @@ class FMPQOptions:
         weight_clip: objective of the clip search: squared weight error weighted by E[x^2] of the
             channel, unweighted, or no search.
         weight_rounding: ``gptq`` or ``nearest``.
+        act_noise: share of the rounding error of activations that weights are fitted to, 0..1
+            (``comet.fmpq.noise``); needs GPTQ. Weights in natural order are not: they serve 16-bit
+            activations.
+        migration: strength of SmoothQuant's migration before the permutation, 0..1; 0 leaves it out
+            (``comet.fmpq.migration``). Weights in natural order are not migrated.
+        sequential: calibrate a layer on the outputs of the quantized layers before it instead of
+            the 16-bit ones; twice the forward passes.
         absorb_permutation: fold the permutation of the MLP's second linear into the rows of the
             first, where that is exact.
     """
@@ -52,6 +59,9 @@ class FMPQOptions:
     weight_symmetric: bool = False
     weight_clip: str = "weighted"
     weight_rounding: str = "gptq"
+    act_noise: float = 0.0
+    migration: float = 0.0
+    sequential: bool = False
     absorb_permutation: bool = True
 
     def __post_init__(self) -> None:
@@ -68,8 +78,11 @@ class FMPQOptions:
                 raise UserError(
                     f"fmpq.{name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}"
                 )
-        if not 0 <= self.int8_share <= 1:
-            raise UserError(f"fmpq.int8_share is {self.int8_share}; use a number from 0 to 1")
+        for name in ("int8_share", "act_noise", "migration"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"fmpq.{name} is {getattr(self, name)}; use a number from 0 to 1")
+        if self.act_noise and self.weight_rounding != "gptq":
+            raise UserError("fmpq.act_noise needs fmpq.weight_rounding gptq; set one of them")
         if self.outlier_threshold <= 0:
             raise UserError(
                 f"fmpq.outlier_threshold is {self.outlier_threshold}; use a positive number"

@@ -13,7 +13,9 @@ from safetensors.torch import save_file
 from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
+from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.memory import PeakMeter, run_records
+from comet.fmpq.migration import migrate
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.plan import CHECKPOINTS, InputPlan, watch_layer
 from comet.fmpq.shares import METRICS, layer_shares
@@ -140,25 +142,30 @@ def _quantize_layers(
     checkpoint: str,
     writer: CheckpointWriter,
 ) -> dict[str, dict]:
-    """Quantize layer after layer on the outputs of the 16-bit layers before; shares by layer."""
+    """Quantize layer after layer; shares by layer."""
     shares, arrays, facts = {}, {}, {}
-    sampled = _sampled_layers(stream.layer_count)
+    sampled, mixed = _sampled_layers(stream.layer_count), checkpoint == "fmpq"
     for index, layer, run in stream:
         name = f"{family.layers}.{index}"
         plans = watch_layer(
             layer,
             name,
             family,
-            partial(run, advance=True),
+            partial(run, advance=not options.sequential),
             tokens,
-            metrics=(options.outlier_metric,),
+            metrics=(options.outlier_metric, "max"),
             correlations=options.weight_rounding == "gptq",
         )
+        if options.migration and mixed:
+            plans = migrate(layer, family, plans, options.migration)
         for plan in plans.values():
             plan.decide(options, checkpoint)
         packed = quantize_layer(layer, family, plans, options)
         shares[name] = layer_shares(plans, packed, options)
         _write_layer(layer, index, name, family, packed, writer)
+        if options.sequential:
+            put_quantized(layer, packed, options, options.act_scale if mixed else None)
+            stream.advance()
         for input_name, plan in plans.items():
             _keep_arrays(f"{name}.{input_name}", plan, options, index in sampled, arrays, facts)
         # The next layer is loaded before these names are bound again.
@@ -192,8 +199,26 @@ def quantize_layer(
                 layer.get_submodule(linear_name).weight,
                 *_in_stored_order(plan, permutations[name]),
                 options,
+                plan.noise,
             )
     return packed
+
+
+def put_quantized(
+    layer: torch.nn.Module,
+    packed: Mapping[str, PackedWeight],
+    options: FMPQOptions,
+    act_scale: str | None,
+) -> None:
+    """Put quantized linears in the place of a decoder layer's own.
+
+    Args:
+        act_scale: scale mode of activations, None to leave them in 16 bit.
+    """
+    for name, weight in packed.items():
+        bias = layer.get_submodule(name).bias
+        quantized = W4AxLinear(weight, bias, act_scale, options.act_zero_point)
+        layer.set_submodule(name, quantized)
 
 
 def absorbable(permutation: torch.Tensor) -> bool:

@@ -3,10 +3,11 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from comet.fmpq.noise import known_share, rounding_noise
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.outliers import choose_layout
 from comet.fmpq.permutation import outliers_last
@@ -16,6 +17,7 @@ from comet.models.families import Family, InputGroup
 
 CHECKPOINTS = ("natural", "fmpq")
 SAMPLE_TOKENS = 256
+SPREAD_TOKENS = 1024
 
 
 @dataclass
@@ -26,30 +28,41 @@ class InputPlan:
         group: the input and the linears that share it, hence the permutation.
         statistics: channel statistics over the calibration tokens.
         sample: fp32 [tokens, K], the input of the first calibration tokens.
+        spread: fp32 [tokens, K] each, tokens spread evenly over the calibration text.
         layout, permutation: decided by ``decide``.
+        noise: fp32 [K padded] in permuted order, variance of the rounding error that the weights
+            are fitted to, decided by ``decide``; None where they are not.
     """
 
     group: InputGroup
     statistics: ChannelStatistics
     sample: torch.Tensor | None = None
+    spread: list[torch.Tensor] = field(default_factory=list)
     layout: BlockLayout | None = None
     permutation: torch.Tensor | None = None
+    noise: torch.Tensor | None = None
 
     def see(self, x: torch.Tensor) -> None:
         """Take in activations [..., K]."""
+        tokens = x.detach().reshape(-1, x.shape[-1])
+        stride = max(1, -(-self.statistics.tokens // SPREAD_TOKENS))
+        self.spread.append(tokens[-self.statistics.seen % stride :: stride].float())
         self.statistics.update(x)
         if self.sample is None:
-            self.sample = x.detach().reshape(-1, x.shape[-1])[:SAMPLE_TOKENS].float().cpu()
+            self.sample = tokens[:SAMPLE_TOKENS].float().cpu()
 
     def decide(self, options: FMPQOptions, checkpoint: str) -> None:
         """Choose layout and permutation; the ``natural`` checkpoint keeps order and has no INT8."""
-        statistic = self.statistics.metric(options.outlier_metric)
+        statistic, self.noise = self.statistics.metric(options.outlier_metric), None
         if checkpoint == "natural":
             self.layout = BlockLayout.of(statistic.numel(), 0)
             self.permutation = natural_permutation(self.layout)
-        else:
-            self.layout = choose_layout(statistic, options)
-            self.permutation = outliers_last(statistic, self.layout, options.channel_order)
+            return
+        self.layout = choose_layout(statistic, options)
+        self.permutation = outliers_last(statistic, self.layout, options.channel_order)
+        if share := options.act_noise * known_share(statistic.numel(), self.statistics.seen):
+            sample = torch.cat(self.spread)
+            self.noise = share * rounding_noise(sample, self.layout, self.permutation, options)
 
 
 def watch_layer(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Per-channel statistics of a linear layer's input over calibration text (FMPQ, step 1)."""
 
+import copy
+
 import torch
 
 from comet.errors import UserError
@@ -31,6 +33,7 @@ class ChannelStatistics:
         correlations: bool = False,
     ) -> None:
         self.name = name
+        self.tokens = tokens
         self.seen = 0
         self.square_sum = torch.zeros(channels, dtype=torch.float64)
         self.product_sum = torch.zeros(channels, channels) if correlations else None
@@ -57,6 +60,16 @@ class ChannelStatistics:
         merged = torch.cat((self.tail.to(x.device), x.abs().t()), dim=1)
         self.tail = merged.topk(min(self.tail_size, merged.shape[1]), dim=1, sorted=False).values
         self.tail = self.tail.cpu()
+
+    def scaled(self, scale: torch.Tensor) -> "ChannelStatistics":
+        """Statistics of the same tokens with each channel multiplied by fp32 [K]."""
+        other = copy.copy(self)
+        other.square_sum = self.square_sum * scale.double().square()
+        other.tail = self.tail * scale.abs()[:, None]
+        if self.product_sum is not None:
+            on_device = scale.to(self.product_sum)
+            other.product_sum = self.product_sum * on_device * on_device[:, None]
+        return other
 
     def mean_square(self) -> torch.Tensor:
         """E[x^2] of each channel, fp32 [K]."""

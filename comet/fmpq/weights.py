@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from comet.fmpq.gptq import gptq_codes
+from comet.fmpq.noise import noise_fit
 from comet.fmpq.options import FMPQOptions
 from comet.formats.activations import hadamard
 from comet.formats.blocks import BLOCK, BlockLayout, gather_channels
@@ -44,6 +45,7 @@ def quantize_weight(
     layout: BlockLayout,
     permutation: torch.Tensor,
     options: FMPQOptions,
+    noise: torch.Tensor | None = None,
 ) -> PackedWeight:
     """Quantize one linear layer's weight to INT4 in groups that coincide with the blocks.
 
@@ -54,18 +56,25 @@ def quantize_weight(
         layout: blocks of K.
         permutation: int32 [K padded].
         options: clip objective, rounding, scale kind, symmetry, Hadamard.
+        noise: fp32 [K padded], variance of the rounding error of activations that the weight is
+            fitted to, in the order of the blocks; None for 16-bit activations.
 
     Raises:
         ValueError: GPTQ was asked for and only the diagonal is there.
     """
     moment = _ordered_moment(second_moment.to(weight.device), layout, permutation, options)
-    importance = _importance(moment, layout, options)
     if options.weight_rounding == "gptq" and moment.dim() != 2:
         raise ValueError("GPTQ needs the whole second moment of the inputs")
-    rows = [
-        _quantize_rows(_groups(part, layout, permutation, options), importance, moment, options)
-        for part in weight.split(_rows_at_once(options))
-    ]
+    fit = None
+    if noise is not None:
+        fit, moment = noise_fit(moment, noise.to(weight.device))
+    importance = _importance(moment, layout, options)
+    rows = []
+    for part in weight.split(_rows_at_once(options)):
+        groups = _groups(part, layout, permutation, options)
+        if fit is not None:
+            groups = (groups.flatten(1) @ fit).view(groups.shape)
+        rows.append(_quantize_rows(groups, importance, moment, options))
     fields = (torch.cat(part) for part in zip(*rows, strict=True))
     codes, group_scale, group_zero, channel_scale = fields
     return pack_weight(

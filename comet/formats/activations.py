@@ -81,6 +81,17 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     return y * torch.tensor(BLOCK, dtype=torch.float32).rsqrt().to(x.device)
 
 
+def ordered_activations(
+    x: torch.Tensor, layout: BlockLayout, permutation: torch.Tensor, use_hadamard: bool
+) -> torch.Tensor:
+    """What is quantized: [M, K] as fp32 [M, K padded], permuted, INT4 blocks rotated if so."""
+    blocks = gather_channels(x.float(), permutation).view(x.shape[0], layout.blocks, BLOCK)
+    if not use_hadamard:
+        return blocks.flatten(1)
+    rotated = hadamard(blocks[:, : layout.int4_blocks])
+    return torch.cat((rotated, blocks[:, layout.int4_blocks :]), dim=1).flatten(1)
+
+
 def quantize_activations(
     x: torch.Tensor,
     layout: BlockLayout,
