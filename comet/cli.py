@@ -11,6 +11,9 @@ from comet import __version__
 from comet.bundle.command import add_bundle
 from comet.errors import UserError
 from comet.measurements import Measurement, write_records
+from comet.speed.command import add_bench
+from comet.speed.lease_command import add_lease_options, command_gpu
+from comet.speed.profile_command import add_profile
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         _add_quantize,
         _add_evaluate,
         _add_build,
-        _add_bench,
+        add_bench,
+        add_profile,
         _add_publish,
         _add_doctor,
         add_bundle,
@@ -72,42 +76,24 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the records here instead of printing them",
     )
-    _add_gpu(parser)
+    add_lease_options(parser)
 
 
-def _add_gpu(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--busy-gpu",
-        choices=("refuse", "share"),
-        help="whether to measure on a GPU that other programs use (default: the config's)",
-    )
-    parser.add_argument(
-        "--gpu-wait",
-        type=float,
-        metavar="MINUTES",
-        help="how long to wait for a GPU that other jobs have leased (default: the config's)",
-    )
-
-
-def _gpu(options: argparse.Namespace, config: dict, timed: bool):
-    """The leased GPU of a sub-command; nothing where it computes on the processor.
+def _gpu(options: argparse.Namespace, config: dict):
+    """The leased GPU of a sub-command whose time is no result; nothing on the processor.
 
     Raises:
         UserError: the option --device numbers a GPU; or as ``comet.speed.lease.gpu_lease``.
     """
-    from comet.speed.lease import LeaseOptions, gpu_lease
-
-    device = getattr(options, "device", "cuda")
-    if ":" in device:
-        number = device.partition(":")[2]
+    if ":" in options.device:
+        number = options.device.partition(":")[2]
         raise UserError(
-            f"--device is {device}; choose a GPU with CUDA_VISIBLE_DEVICES={number}, --device cuda"
+            f"--device is {options.device}; choose a GPU with CUDA_VISIBLE_DEVICES={number}, "
+            "--device cuda"
         )
-    if device == "cpu":
+    if options.device == "cpu":
         return contextlib.nullcontext()
-    given = {"busy": options.busy_gpu, "wait_minutes": options.gpu_wait}
-    settings = config["gpu"] | {key: value for key, value in given.items() if value is not None}
-    return gpu_lease(options.command, timed, LeaseOptions(**settings), optional=timed)
+    return command_gpu(options, options.command, timed=False, settings=config["gpu"])
 
 
 def _add_quantize(commands) -> None:
@@ -132,7 +118,7 @@ def _quantize(options: argparse.Namespace) -> None:
 
     config = load_config(options.config)
     settings = config["calibration"]
-    with _gpu(options, config, timed=False):
+    with _gpu(options, config):
         records = quantize_model(
             ModelFolder(options.model),
             Calibration(options.text, options.text.stem, settings["windows"], settings["context"]),
@@ -181,7 +167,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         dtype=options.dtype,
     )
-    with _gpu(options, config, timed=False):
+    with _gpu(options, config):
         records = evaluate_row(evaluation, config, config["seed"])
     _deliver(records, options.records)
 
@@ -196,36 +182,23 @@ def _add_build(commands) -> None:
         help="GPU architectures (default: sm_80 sm_90a)",
     )
     parser.add_argument("--jobs", type=int, help="compilers at a time (default: one a core)")
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help="also build the kernels without one of their techniques, for comet bench ablations",
+    )
 
 
 def _build(options: argparse.Namespace) -> None:
     from comet.kernels.build import build
+    from comet.kernels.variants import VARIANTS
 
     archs = [name.removeprefix("sm_") for name in options.arch]
     info = build(options.out, jobs=options.jobs, archs=archs)
+    if options.variants:
+        for name, defines in VARIANTS.items():
+            build(options.out / "variants" / name, options.jobs, defines, archs)
     print(json.dumps({key: info[key] for key in ("library", "architectures", "nvcc")}))
-
-
-def _add_bench(commands) -> None:
-    parser = _command(commands, "bench", "Time the linear layers of a model's shapes.", _bench)
-    parser.add_argument("model", help="a model of resources/paper/model_shapes.csv, or reference")
-    parser.add_argument("--m", type=int, nargs="+", default=[16, 64, 256], help="batch sizes")
-    parser.add_argument("--backends", nargs="+", default=["comet-w4ax", "cublas-bf16"])
-    parser.add_argument("--library", type=Path, default=Path("build/kernels/libcomet_kernels.so"))
-    parser.add_argument("--records", type=Path, metavar="FILE")
-    _add_gpu(parser)
-
-
-def _bench(options: argparse.Namespace) -> None:
-    from comet.config import load_config
-    from comet.speed.bench import gemm_records
-
-    config = load_config()
-    with _gpu(options, config, timed=True):
-        records = gemm_records(
-            options.model, options.m, options.backends, options.library, config, config["seed"]
-        )
-    _deliver(records, options.records)
 
 
 def _add_publish(commands) -> None:

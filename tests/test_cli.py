@@ -96,7 +96,7 @@ def test_publish_refuses_an_empty_run(repository, tmp_path):
         (["evaluate", "nowhere", "--row", "w4x", "--text", "t"], "row 'w4x' is unknown"),
         (["evaluate", "m", "--row", "w16a16", "--text", "t", "--windows", "x"], "--windows is 'x'"),
         (["quantize", "nowhere", "--text", "t", "--out", "o"], "nowhere has no config.json"),
-        (["bench", "GPT-5"], "no shapes of a model 'GPT-5'; known are LLaMA-1-30B"),
+        (["bench", "gemm", "GPT-5"], "no shapes of a model 'GPT-5'; known are LLaMA-1-30B"),
         (["quantize", "m", "--text", "t", "--out", "o", "--config", "none.yaml"], "does not exist"),
         (["publish", "nowhere", "local-x"], "reference run name 'local-x' is not usable"),
     ],
@@ -112,15 +112,15 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 
 @pytest.mark.skipif(capability.detect()["gpu"] is not None, reason="needs a machine without a GPU")
 def test_bench_without_a_gpu_records_why(tmp_path, capsys):
+    arguments = ["bench", "gemm", "LLaMA-3-8B", "--m", "16", "64", "--backends", "comet-w4ax"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
     path = tmp_path / "gemm.jsonl"
-    arguments = ["bench", "LLaMA-3-8B", "--m", "16", "64", "--backends", "comet-w4ax"]
-    assert main([*arguments, "--records", str(path)]) == 0
     records = read_records(path)
     assert len(records) == 8
     assert {record.status for record in records} == {"skipped"}
     assert records[0].case["n"] == 6144
     assert "NVIDIA GPU" in records[0].reason
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"{path}\n"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from comet.kernels.build import INFO_NAME, LIBRARY_NAME, ROOT, SOURCES, source_h
 
 INTERFACE_VERSION = 1
 BUILD_HINT = "build it with: comet build"
+ENVIRONMENT = "COMET_LIBRARY"
 
 
 class Library:
@@ -107,7 +108,7 @@ def _runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> boo
 
 def library_path() -> Path:
     """COMET_LIBRARY, or ``build/kernels`` beside the package."""
-    return Path(os.environ.get("COMET_LIBRARY") or ROOT / "build" / "kernels" / LIBRARY_NAME)
+    return Path(os.environ.get(ENVIRONMENT) or ROOT / "build" / "kernels" / LIBRARY_NAME)
 
 
 def load(path: Path | str | None = None) -> Library:
@@ -127,10 +128,14 @@ def _load(path: Path) -> Library:
     return Library(path)
 
 
-@cache
 def load_for(device: torch.device) -> Library:
     """The library, checked against the architecture of a CUDA device."""
-    library = load()
+    return _load_for(library_path(), device)
+
+
+@cache
+def _load_for(path: Path, device: torch.device) -> Library:
+    library = load(path)
     library.check_device(device)
     return library
 

@@ -28,14 +28,6 @@ from comet.kernels.checks import (
 )
 from comet.kernels.operands import ActivationOperand
 
-# Macros of ``comet.kernels.build`` that leave one part of the design out (paper, figure 13). The
-# second reads weights prepared with ``interleaved=False``.
-VARIANTS = {
-    "without-pipeline": {"COMET_W4AX_SM80_STAGES": 1},
-    "without-interleaving": {"COMET_W4AX_SM80_INTERLEAVED": 0},
-    "naive-conversion": {"COMET_W4AX_SM80_FAST_CONVERSION": 0},
-}
-
 
 @dataclass(frozen=True)
 class PreparedWeightSm80:

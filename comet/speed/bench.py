@@ -1,89 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GEMM cases a model has, and their records: measured, or skipped with what is missing."""
+"""Records of GEMM jobs: measured, or skipped with what is missing."""
 
 from pathlib import Path
 
 from comet import hints
 from comet.measurements import Measurement, environment, provenance, skipped
-from comet.models.shapes import shapes_of
 from comet.speed import capability
+from comet.speed.cases import Job
+from comet.speed.cases import gemm_cases as gemm_cases
 
-# The paper fixes the share of INT4 x INT4 products in its kernel tests (section 6.1).
-PAPER_INT4_SHARE = 0.75
-# The layers on which rival kernels are compared; six shapes from wide and short to narrow and long.
-REFERENCE = "reference"
-REFERENCE_LAYERS = (
-    ("LLaMA-2-7B", "qkv"),
-    ("LLaMA-2-13B", "qkv"),
-    ("LLaMA-3-8B", "gate_up"),
-    ("LLaMA-3-8B", "down"),
-    ("LLaMA-3-70B", "gate_up"),
-    ("LLaMA-3-70B", "o"),
-)
 GPU_HINT = hints.GPU
+SECONDS_A_BACKEND = 0.3  # operands, one metric; measured on an H200
+SECONDS_A_QUANTIZATION = 0.1  # each of COMET's further metrics
+FURTHER_METRICS = 4
 
 
-def gemm_cases(model: str, m: list[int]) -> list[dict]:
-    """The linears of one decoder layer at each batch size, in the default W4Ax modes.
-
-    Args:
-        model: a model of ``resources/paper/model_shapes.csv``, or ``reference`` for the six layers
-            on which rival kernels are compared.
-        m: batch sizes (tokens).
-
-    Raises:
-        UserError: the model is not in the table.
-    """
-    layers = REFERENCE_LAYERS
-    if model != REFERENCE:
-        layers = tuple((model, layer) for layer in shapes_of(model).linears)
-    return [
-        _case(name, layer, batch, *shapes_of(name).linears[layer])
-        for batch in m
-        for name, layer in layers
-    ]
-
-
-def _case(model: str, layer: str, m: int, n: int, k: int) -> dict:
-    return {
-        "model": model,
-        "layer": layer,
-        "m": m,
-        "n": n,
-        "k": k,
-        "int4_share": PAPER_INT4_SHARE,
-        "act_scale": "token_block_multiple",
-        "weight_scale": "group_int",
-        "zero_point": False,
-        "hadamard": False,
-        "variant": "full",
-    }
+def estimated_seconds(jobs: list[Job]) -> float:
+    """About how long the jobs occupy a GPU, without the start of the process (about 15 s)."""
+    seconds = 0.0
+    for job in jobs:
+        seconds += SECONDS_A_BACKEND * len(job.backends)
+        own = sum(name.startswith("comet-w4a") for name in job.backends)
+        seconds += SECONDS_A_QUANTIZATION * FURTHER_METRICS * own
+    return seconds
 
 
 def gemm_records(
-    model: str, m: list[int], backends: list[str], library: Path, config: dict, seed: int
+    jobs: list[Job], library: Path, config: dict, seed: int, keep: Path | None = None
 ) -> list[Measurement]:
-    """Time every case with every backend, or say why not.
+    """Time every job, or say why not.
 
     Args:
-        model, m: as ``gemm_cases``.
-        backends: names of implementations (``comet.speed.backends``).
+        jobs: cases and backends, from ``comet.speed.cases``.
         library: the compiled CUDA library.
         config, seed: for provenance; the seed also draws the operands.
+        keep: folder of finished cases; what is there is not measured again.
 
     Returns:
-        One record a case and backend, in microseconds; without a GPU all are skipped.
+        Records of each case and backend, in microseconds; without a GPU all are skipped.
     """
     found = capability.detect()
-    cases = gemm_cases(model, m)
     if found["gpu"]:
         from comet.speed.gemm import measure
 
-        return measure(cases, backends, library, config, seed)
+        return measure(jobs, library, config, seed, keep=keep)
     source = {"environment": environment(), "provenance": provenance(config, seed)}
     reason = f"{found['gpu_missing']}; {GPU_HINT}"
     return [
-        skipped("gemm", case, "time", "us", backend, reason, **source)
-        for case in cases
-        for backend in backends
+        skipped("gemm", job.case, "time", "us", backend, reason, **source)
+        for job in jobs
+        for backend in job.backends
     ]

@@ -20,12 +20,15 @@ class TimerOptions:
         replays: timed graph replays, one sample each.
         warm_up: replays before them.
         least_calls: calls a graph holds at least, so that one replay is long against its start.
+        longest_replay: seconds that a replay may take before it holds fewer calls, down to one a
+            weight copy: long kernels need no crowd, and throttle in one.
         pause: seconds of rest before each measurement; large integer kernels back to back throttle.
     """
 
     replays: int = 15
     warm_up: int = 3
     least_calls: int = 24
+    longest_replay: float = 0.02
     pause: float = PAUSE_SECONDS
 
     def method(self) -> dict:
@@ -35,6 +38,8 @@ class TimerOptions:
             "warm_up": self.warm_up,
             "repeats": self.replays,
             "l2_state": f"cold: weights rotate past {L2_MULTIPLE} x L2",
+            "least_calls": self.least_calls,
+            "longest_replay_seconds": self.longest_replay,
             "pause_seconds": self.pause,
         }
 
@@ -59,7 +64,8 @@ def time_graph(
     Returns:
         Microseconds a call, one sample a replay.
     """
-    graph, count = capture(calls, options.least_calls)
+    wanted = options.longest_replay / max(_seconds_a_call(calls), 1e-9)
+    graph, count = capture(calls, min(options.least_calls, int(wanted)))
     torch.cuda.synchronize()
     time.sleep(options.pause)
     for _ in range(options.warm_up):
@@ -73,6 +79,17 @@ def time_graph(
         end.synchronize()
         samples.append(start.elapsed_time(end) * 1e3 / count)
     return samples
+
+
+def _seconds_a_call(calls: Sequence[Callable[[], object]]) -> float:
+    """About how long a call takes, its launch included."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    calls[0]()
+    start.record()
+    calls[-1]()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3
 
 
 def capture(

@@ -22,7 +22,8 @@ from comet.kernels.library import Library
 from comet.kernels.operands import operand_of
 from comet.kernels.reference import w4ax_linear_reference
 from comet.kernels.toolchain import find_tool
-from comet.kernels.w4ax_sm80 import VARIANTS, prepare_weight_sm80, w4ax_linear_sm80
+from comet.kernels.variants import VARIANTS
+from comet.kernels.w4ax_sm80 import prepare_weight_sm80, w4ax_linear_sm80
 from comet.kernels.w4ax_sm80_call import W4axSm80Args, instances, plan, work_of
 from comet.schedule.stream_k import StreamK
 

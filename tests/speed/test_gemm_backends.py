@@ -16,6 +16,7 @@ from comet.speed.tune_sm90 import write_table
 SHAPE = GemmShape(m=16, n=64, k=256, int4_share=0.75)
 CASE = {"model": "tiny", "layer": "o", "m": 16, "n": 64, "k": 256, "int4_share": 0.75}
 SOURCE = {"environment": {"device": "none"}, "provenance": {"run_id": "one"}}
+SESSION = gemm.Session(torch.device("cpu"), 0, TimerOptions(), SOURCE)
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
@@ -30,10 +31,10 @@ def test_unknown_backend_lists_the_known_ones():
         backend_of("cublas")
 
 
-@pytest.mark.parametrize("name", sorted(n for n in BACKENDS if n.startswith(("vllm", "trtllm"))))
+@pytest.mark.parametrize("name", sorted(n for n in BACKENDS if n.startswith("vllm")))
 def test_missing_rivals_say_how_to_get_them(name, monkeypatch):
     monkeypatch.delenv("COMET_VLLM_SITE", raising=False)
-    with pytest.raises(Unavailable, match=r"COMET_VLLM_SITE|add the records"):
+    with pytest.raises(Unavailable, match="COMET_VLLM_SITE"):
         backend_of(name).load(SHAPE, torch.device("cpu"))
 
 
@@ -48,25 +49,31 @@ def test_rivals_that_are_missing_or_fail_leave_records(monkeypatch):
         raise RuntimeError("no kernel for this\nsecond line")
 
     skipped, failed = (
-        gemm._measure_one(CASE, name, torch.device("cpu"), SOURCE, TimerOptions())
-        for name in ("trtllm-w4a16", _backend(monkeypatch, refuse))
+        gemm.measure_one(CASE, name, SESSION)
+        for name in ("vllm-cutlass-int8", _backend(monkeypatch, refuse))
     )
     assert [record.status for record in skipped + failed] == ["skipped", "failed"]
     assert failed[0].reason == "RuntimeError: no kernel for this"
 
 
-def test_both_metrics_are_recorded_with_what_they_leave_out(monkeypatch):
+def test_every_metric_is_recorded_with_what_it_leaves_out(monkeypatch):
     monkeypatch.setattr(gemm, "time_graph", lambda calls, _options: [call() for call in calls])
     monkeypatch.setattr(gemm.nvml, "sample", lambda: {"sm_clock_mhz": 1980})
 
     def work(_shape, _device):
-        return Workload([lambda: 2.0, lambda: 4.0], [lambda: 7.0], {"plan": "any"})
+        besides = {"time_with_quantization": [lambda: 7.0], "quantization_time": [lambda: 5.0]}
+        return Workload([lambda: 2.0, lambda: 4.0], besides, {"plan": "any"})
 
-    name = _backend(monkeypatch, work)
-    records = gemm._measure_one(CASE, name, torch.device("cpu"), SOURCE, TimerOptions())
-    assert [(r.metric, r.median) for r in records] == [("time", 3.0), ("time_with_quantization", 7)]
-    assert "activation quantization" in records[0].method["not_timed"]
-    assert "activation quantization" not in records[1].method["not_timed"]
+    records = gemm.measure_one(CASE, _backend(monkeypatch, work), SESSION)
+    found = {record.metric: record for record in records}
+    medians = {"time": 3.0, "time_with_quantization": 7.0, "quantization_time": 5.0}
+    assert {metric: record.median for metric, record in found.items()} == medians
+    left_out = {metric: record.method["not_timed"] for metric, record in found.items()}
+    assert left_out == {
+        "time": "launch from the host, activation quantization",
+        "time_with_quantization": "launch from the host",
+        "quantization_time": "launch from the host, the GEMM",
+    }
     assert records[0].environment["gpu_before"] == {"sm_clock_mhz": 1980}
     assert records[0].method["plan"] == "any"
 
@@ -89,6 +96,9 @@ def _backend(monkeypatch, function) -> str:
     class Fake:
         def load(self, shape, device):
             return function(shape, device)
+
+        def prepare(self, shapes, seed):
+            pass
 
     monkeypatch.setitem(BACKENDS, "fake", Fake())
     return "fake"

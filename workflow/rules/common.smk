@@ -10,6 +10,7 @@ from comet.errors import UserError
 from comet.figures import FIGURES
 from comet.kernels.build import source_files
 from comet.kernels.toolchain import find_toolchain
+from comet.kernels.variants import VARIANTS
 from comet.measurements import KINDS as RECORD_KINDS
 from comet.speed import capability, profile_ncu
 

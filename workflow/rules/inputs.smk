@@ -82,6 +82,27 @@ def csrc_sources(wildcards):
     return [str(path) for path in source_files()]
 
 
+def variant_libraries(wildcards):
+    """Libraries without one of the kernels' techniques, for the suite that compares them."""
+    names = VARIANTS if wildcards.model == "ablations" else ()
+    return [f"build/kernels/variants/{name}/libcomet_kernels.so" for name in names]
+
+
+def gemm_batches(wildcards):
+    return config["gemm"]["suites"].get(wildcards.model, config["gemm"]["m"])
+
+
+def gemm_backends(wildcards):
+    """Configured for models and the reference layers; the other suites have their own."""
+    own = wildcards.model in ("modes", "ablations")
+    return None if own else config["gemm"]["backends"]
+
+
+def gemm_cases_folder(wildcards):
+    folder = Path(config["results"], wildcards.machine, "cases", "gemm")
+    return str(folder / wildcards.model)
+
+
 def scored_windows(wildcards):
     keys = ("context", "windows")
     return {key: config["accuracy"][key] for key in keys}
@@ -152,7 +173,10 @@ KINDS = {
     "quantize": [
         f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS
     ],
-    "gemm": [f"gemm/{model}.jsonl" for model in config["gemm"]["models"]],
+    "gemm": [
+        f"gemm/{name}.jsonl"
+        for name in (*config["gemm"]["models"], *config["gemm"]["suites"])
+    ],
     "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
 }
 # Drawn from the channel statistics of the first model that is quantized.

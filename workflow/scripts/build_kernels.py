@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile the CUDA library and describe it in build.json."""
+"""Compile the CUDA library, or a variant of it, and describe it in build.json."""
 
 from pathlib import Path
 
@@ -10,5 +10,6 @@ with logged(snakemake):
     build(
         Path(snakemake.output.info).parent,
         jobs=snakemake.threads,
+        defines=snakemake.params.get("defines"),
         archs=[name.removeprefix("sm_") for name in snakemake.params.architectures],
     )

@@ -3,7 +3,7 @@
 
 import torch
 
-from comet.speed.backends import GemmShape, Unavailable, Workload
+from comet.speed.backends import GemmShape, Unsupported, Workload
 from comet.speed.timer import copies_past_l2
 
 
@@ -22,7 +22,7 @@ def bf16(shape: GemmShape, device: torch.device) -> Workload:
 def int8(shape: GemmShape, device: torch.device) -> Workload:
     """``torch._int_mm``: the integer product alone, without scales, for M above 16."""
     if shape.m <= 16:
-        raise Unavailable("torch._int_mm needs more than 16 tokens; use a larger m")
+        raise Unsupported("torch._int_mm needs more than 16 tokens; use a larger m")
     copies = copies_past_l2(shape.n * shape.k, device)
     options = {"device": device, "dtype": torch.int8}
     weights = [torch.randint(-127, 128, (shape.n, shape.k), **options) for _ in range(copies)]

@@ -3,7 +3,7 @@
 
 import torch
 
-from comet.speed.backends import GemmShape, Unavailable, Workload
+from comet.speed.backends import GemmShape, Unavailable, Unsupported, Workload
 from comet.speed.timer import copies_past_l2
 
 
@@ -12,7 +12,7 @@ def rowwise(shape: GemmShape, device: torch.device) -> Workload:
     if torch.cuda.get_device_capability(device) < (8, 9):
         raise Unavailable("FP8 tensor cores need compute capability 8.9; this GPU is older")
     if shape.n % 16 or shape.k % 16:
-        raise Unavailable("torch._scaled_mm needs n and k in multiples of 16")
+        raise Unsupported("torch._scaled_mm needs n and k in multiples of 16")
     copies = copies_past_l2(shape.n * shape.k, device)
     weights = [_fp8(shape.n, shape.k, device) for _ in range(copies)]
     x = _fp8(shape.m, shape.k, device)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``comet bench``: times of kernels, outside the workflow."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from comet.measurements import gather, write_records
+from comet.speed import capability
+from comet.speed.cases import MODES, PAPER_M, SUITE_M, Job, jobs_of, shard_of
+from comet.speed.lease_command import add_lease_options, command_gpu
+
+LIBRARY = Path("build/kernels/libcomet_kernels.so")
+COST = (
+    "A backend takes about 0.3 s a case: the full reference suite (11 batches x 6 shapes x 10 "
+    "backends, and the quantization metrics of COMET's) about 4 minutes of one H200, each batch "
+    "22 s. Every finished case is kept under --out and not run again on the same machine with the "
+    "same kernel library, so that a run that was killed goes on where it stopped."
+)
+
+
+def add_bench(commands: argparse._SubParsersAction) -> None:
+    """Add ``bench`` with its sub-commands to the ``comet`` command."""
+    text = "Time kernels on this GPU, or record why they cannot be timed."
+    bench = commands.add_parser("bench", help=text, description=text)
+    kinds = bench.add_subparsers(required=True, metavar="WHAT")
+    _add_gemm(kinds)
+    for suite, what in (
+        ("reference", "The six linear layers on which rival kernels are compared."),
+        ("modes", f"The scales of W4Ax on the reference layers: {', '.join(MODES)}."),
+        ("ablations", "The kernels without one of their techniques; needs comet build --variants."),
+    ):
+        _add_suite(kinds, suite, what)
+
+
+def _parser(kinds, name: str, what: str, run) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(name, help=what, description=f"{what} {COST}")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_gemm(kinds) -> None:
+    what = "The linear layers of models of resources/paper/model_shapes.csv."
+    parser = _parser(kinds, "gemm", what, _gemm)
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="such as LLaMA-3-8B")
+    _add_shared(parser, PAPER_M)
+
+
+def _add_suite(kinds, suite: str, what: str) -> None:
+    parser = _parser(kinds, suite, what, _suite)
+    parser.set_defaults(suite=suite)
+    _add_shared(parser, SUITE_M[suite])
+
+
+def _add_shared(parser: argparse.ArgumentParser, m: tuple[int, ...]) -> None:
+    shown = " ".join(map(str, m))
+    parser.add_argument("--m", type=int, nargs="+", help=f"batch sizes (default: {shown})")
+    parser.add_argument("--backends", nargs="+", help="default: those of the suite")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="every N-th case from I on")
+    parser.add_argument("--seed", type=int, default=0, help="draws the operands (default: 0)")
+    parser.add_argument("--library", type=Path, default=LIBRARY)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="run folder: cases/gemm/ with a file a case, and gemm.jsonl that joins them "
+        "(default: results/local-<gpu>)",
+    )
+    add_lease_options(parser)
+    parser.add_argument("--list", action="store_true", help="print what would run, and stop")
+
+
+def _gemm(options: argparse.Namespace) -> None:
+    jobs = [job for name in options.models for job in jobs_of(name, options.m, options.backends)]
+    _run("gemm", jobs, options)
+
+
+def _suite(options: argparse.Namespace) -> None:
+    _run(options.suite, jobs_of(options.suite, options.m, options.backends), options)
+
+
+def _run(suite: str, jobs: list[Job], options: argparse.Namespace) -> None:
+    from comet.speed.bench import estimated_seconds, gemm_records
+
+    jobs = shard_of(jobs, options.shard)
+    if options.list:
+        for job in jobs:
+            print("{model} {layer} {n}x{k} m={m}:".format(**job.case), *job.backends)
+        print(f"{len(jobs)} cases, about {estimated_seconds(jobs):.0f} s", file=sys.stderr)
+        return
+    out = options.out or Path("results") / f"local-{capability.slug(capability.detect()['gpu'])}"
+    cases = out / "cases" / "gemm"
+    chosen = {name: getattr(options, name) for name in ("m", "backends", "shard")}
+    config = {"suite": suite, **chosen}
+    with command_gpu(options, f"comet bench {suite}", timed=True, optional=True):
+        records = gemm_records(jobs, options.library, config, options.seed, cases / suite)
+    path = out / "gemm.jsonl"
+    measured = sorted(cases.rglob("*.jsonl"))
+    if measured:
+        gather(measured, path)
+    else:
+        write_records(path, records)
+    print(path)
