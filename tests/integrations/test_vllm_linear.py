@@ -134,6 +134,11 @@ def test_dummy_weights_are_random_and_finite(plugin, folder, monkeypatch):
     y = layer(torch.randn(4, 384).bfloat16())
     assert torch.isfinite(y).all()
     assert y.unique().numel() > 100
+    assert layer.order is None
+    layer = vllm.LinearBase(160, [160], config, "model.layers.0.self_attn.o_proj", kind="row")
+    layer.quant_method.process_weights_after_loading(layer)
+    assert sorted(layer.order.tolist())[96:] == list(range(160))
+    assert torch.isfinite(layer(torch.randn(4, 160).bfloat16())).all()
 
 
 def test_registering_twice_is_harmless(plugin):

@@ -220,12 +220,20 @@ class FmpqLinearMethod(LinearMethodBase):
         layer.register_parameter("order", order)
 
     def _fill(self, layer: Module) -> None:
-        """Random weights where vLLM loads none: zeros would flatter power, clocks and caches."""
+        """Random weights where vLLM loads none: zeros would flatter power, clocks and caches.
+
+        Channels are permuted where a checkpoint permutes them: all but the input of the MLP's second
+        linear, whose permutation the first ones have absorbed.
+        """
         generator = torch.Generator(layer.qweight.device).manual_seed(0)
         layer.qweight.data.random_(0, 256, generator=generator)
         layer.group_zero.data.fill_(8)
         layer.group_scale.data.fill_(1)
         layer.channel_scale.data.fill_(0.01)
+        if not self.name.endswith(("down_proj", "fc2")):
+            real = layer.perm.data >= 0
+            order = torch.randperm(self.layout.channels, generator=torch.Generator().manual_seed(0))
+            layer.perm.data[real] = order.to(layer.perm.device, torch.int32)
 
     def apply(
         self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None
