@@ -103,7 +103,7 @@ def _add_quantize(commands) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument(
         "--checkpoint",
-        choices=("fmpq", "natural"),
+        choices=("fmpq", "fmpq-plus", "natural"),
         default="fmpq",
         help="permuted mixed precision, or INT4 in natural order",
     )
@@ -111,7 +111,7 @@ def _add_quantize(commands) -> None:
 
 
 def _quantize(options: argparse.Namespace) -> None:
-    from comet.config import load_config
+    from comet.config import fmpq_section, load_config
     from comet.fmpq.options import FMPQOptions
     from comet.fmpq.pipeline import Calibration, quantize_model
     from comet.models.folder import ModelFolder
@@ -123,7 +123,7 @@ def _quantize(options: argparse.Namespace) -> None:
             ModelFolder(options.model),
             Calibration(options.text, options.text.stem, settings["windows"], settings["context"]),
             options.out,
-            FMPQOptions.from_config(config["fmpq"]),
+            FMPQOptions.from_config(fmpq_section(config, options.checkpoint)),
             checkpoint=options.checkpoint,
             model=options.model.name,
             config=config,

@@ -21,12 +21,14 @@ from comet.measurements import REPOSITORY, case_id
 SCHEMA = REPOSITORY / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT = REPOSITORY / "config" / "config.yaml"
 SHAPES = REPOSITORY / "resources" / "paper" / "model_shapes.csv"
-FMPQ_CHECKPOINTS = ("natural", "fmpq")
+FMPQ_CHECKPOINTS = ("natural", "fmpq", "fmpq-plus")
 CHECKPOINT_OF_ROW = {
     "w16a16": None,
     "fmpq-w4a16": "natural",
     "fmpq-w4a4": "natural",
     "fmpq-w4ax": "fmpq",
+    "fmpq-token-block-w4ax": "fmpq",
+    "fmpq-plus-w4ax": "fmpq-plus",
 }
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "opt")
 RANDOM_FAMILIES = ("llama", "mistral", "qwen2")
@@ -136,6 +138,12 @@ def checkpoint_of(row: str) -> str | None:
     """
     weights = row.removesuffix("kv4").removesuffix("-")
     return CHECKPOINT_OF_ROW.get(weights, weights)
+
+
+def fmpq_section(config: dict, checkpoint: str) -> dict:
+    """Options of an FMPQ checkpoint; those of ``fmpq-plus`` lie over the ones of ``fmpq``."""
+    over = config["fmpq_plus"] if checkpoint == "fmpq-plus" else {}
+    return {**config["fmpq"], **over}
 
 
 def _read_yaml(path: Path) -> dict:

@@ -7,8 +7,6 @@ from comet.accuracy.kv_quantization import KVQuantization
 from comet.errors import UserError
 from comet.methods.registry import METHODS
 
-CHECKPOINTS = ("natural", "fmpq")
-
 
 @dataclass(frozen=True)
 class Row:
@@ -17,7 +15,7 @@ class Row:
     Attributes:
         label: bits and method as tables print them.
         checkpoint: FMPQ checkpoint it runs on: ``natural`` (channels in natural order, no INT8),
-            ``fmpq`` (permuted), or None.
+            ``fmpq`` (permuted), ``fmpq-plus`` (with what goes beyond the paper), or None.
         activations: of an FMPQ checkpoint: ``none`` (16 bit), ``token_block`` (paper-faithful
             scales), or ``options`` (the scale mode that the checkpoint was made for).
         method: another method (``comet.methods.registry``) whose quantized model it runs on.
@@ -39,6 +37,13 @@ ROWS = {
     "fmpq-w4a4": Row("W4A4 token-block", checkpoint="natural", activations="token_block"),
     "fmpq-w4ax": Row("W4Ax FMPQ", checkpoint="fmpq", activations="options"),
     "fmpq-w4axkv4": Row("W4AxKV4 FMPQ", checkpoint="fmpq", activations="options", kv=KV4),
+    "fmpq-token-block-w4ax": Row(
+        "W4Ax FMPQ, token-block scales", checkpoint="fmpq", activations="token_block"
+    ),
+    "fmpq-plus-w4ax": Row("W4Ax FMPQ+", checkpoint="fmpq-plus", activations="options"),
+    "fmpq-plus-w4axkv4": Row(
+        "W4AxKV4 FMPQ+", checkpoint="fmpq-plus", activations="options", kv=KV4
+    ),
 }
 # A method that says how it keeps K and V has a second row, with its name plus kv4.
 ROWS |= {name: Row(method.label, method=name) for name, method in METHODS.items()}

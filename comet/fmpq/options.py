@@ -12,6 +12,8 @@ OUTLIER_RULES = ("share", "threshold")
 CHANNEL_ORDERS = ("sorted", "moved")
 WEIGHT_CLIPS = ("weighted", "mse", "none")
 WEIGHT_ROUNDINGS = ("gptq", "nearest")
+# What FMPQ+ has over FMPQ; the default of the config's section fmpq_plus.
+PLUS = {"act_zero_point": True, "act_hadamard": True, "channel_order": "moved"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class FMPQOptions:
     weight_symmetric: bool = False
     weight_clip: str = "weighted"
     weight_rounding: str = "gptq"
-    act_noise: float = 0.0
+    act_noise: float = 0.5
     migration: float = 0.0
     sequential: bool = False
     absorb_permutation: bool = True

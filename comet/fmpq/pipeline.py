@@ -69,8 +69,9 @@ def quantize_model(
         out: folder of the checkpoint; it also holds ``layers.json`` (shares by layer) and
             ``statistics.safetensors`` (for figures 3 and 4).
         options: the choices that the paper leaves open.
-        checkpoint: ``fmpq`` (permuted, mixed precision) or ``natural`` (channels in natural order,
-            INT4 weights, no INT8 block: what the W4A16 and W4A4 rows run on).
+        checkpoint: ``fmpq`` or ``fmpq-plus`` (permuted, mixed precision; the options make the
+            difference) or ``natural`` (channels in natural order, INT4 weights, no INT8 block: what
+            the W4A16 and W4A4 rows run on).
         model: model id for the records.
         config, seed: for provenance.
         device, dtype: where and in which type the 16-bit layers run.
@@ -144,7 +145,7 @@ def _quantize_layers(
 ) -> dict[str, dict]:
     """Quantize layer after layer; shares by layer."""
     shares, arrays, facts = {}, {}, {}
-    sampled, mixed = _sampled_layers(stream.layer_count), checkpoint == "fmpq"
+    sampled, mixed = _sampled_layers(stream.layer_count), checkpoint != "natural"
     for index, layer, run in stream:
         name = f"{family.layers}.{index}"
         plans = watch_layer(

@@ -15,7 +15,7 @@ from comet.fmpq.statistics import ChannelStatistics
 from comet.formats.blocks import BlockLayout, natural_permutation
 from comet.models.families import Family, InputGroup
 
-CHECKPOINTS = ("natural", "fmpq")
+CHECKPOINTS = ("natural", "fmpq", "fmpq-plus")
 SAMPLE_TOKENS = 256
 SPREAD_TOKENS = 1024
 

@@ -145,6 +145,10 @@ def evaluated_checkpoint(wildcards):
     return result_path("methods", model, checkpoint)
 
 
+def checkpoint_options(wildcards):
+    return configuration.fmpq_section(config, wildcards.checkpoint)
+
+
 def method_settings(wildcards):
     return config["methods"].get(wildcards.method, {})
 

@@ -31,7 +31,7 @@ rule quantize_model:
     resources:
         gpu=int(DEVICE == "cuda"),
     params:
-        options=config["fmpq"],
+        options=checkpoint_options,
         dtype=config["accuracy"]["dtype"],
         calibration=config["calibration"],
         seed=config["seed"],
