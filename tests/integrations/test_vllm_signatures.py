@@ -3,8 +3,11 @@
 
 import importlib
 import inspect
+import pickle
+import types
 
 import pytest
+import torch
 import vllm_standins as standins
 
 pytestmark = pytest.mark.vllm
@@ -55,3 +58,55 @@ def test_the_entry_point_registers_the_method():
 
     entry.register()
     assert get_quantization_config("fmpq").__name__ == "FmpqConfig"
+
+
+def test_vllm_handles_the_page_size_as_its_own():
+    from comet.integrations.vllm import hooks
+
+    assert hooks.obstacle() is None
+    sizes = {"block_size": 64, "num_kv_heads": 8, "head_size": 128, "dtype": torch.uint8}
+    spec = hooks.KV4Spec(**sizes)
+    assert spec.page_size_bytes == 71680
+    merged = hooks.KV4Spec.merge([spec, spec])
+    assert type(merged) is hooks.KV4Spec
+    assert pickle.loads(pickle.dumps(merged)) == spec
+    assert spec.copy_with_new_block_size(128).page_size_bytes == 2 * 71680
+
+
+def test_vllm_finds_and_accepts_the_backend(monkeypatch):
+    from vllm.platforms.interface import DeviceCapability
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    import comet.integrations.vllm as entry
+    from comet.integrations.vllm import attention
+
+    entry.register()
+    assert AttentionBackendEnum.CUSTOM.get_class() is attention.KV4Backend
+    parallel = types.SimpleNamespace(
+        decode_context_parallel_size=1, prefill_context_parallel_size=1
+    )
+    config = types.SimpleNamespace(
+        use_v2_model_runner=True, speculative_config=None, parallel_config=parallel
+    )
+    monkeypatch.setattr(attention, "get_current_vllm_config", lambda: config)
+    options = {
+        "head_size": 128,
+        "dtype": torch.bfloat16,
+        "kv_cache_dtype": "auto",
+        "block_size": 64,
+        "use_mla": False,
+        "has_sink": False,
+        "use_sparse": False,
+        "use_mm_prefix": False,
+        "use_per_head_quant_scales": False,
+        "device_capability": DeviceCapability(9, 0),
+        "attn_type": "decoder",
+    }
+    check = attention.KV4Backend.validate_configuration
+    assert check(**options) == []
+    assert check(**options | {"head_size": 96}) == ["head_size not supported"]
+    assert check(**options | {"block_size": 16}) == ["block_size not supported"]
+    config.use_v2_model_runner = False
+    assert "VLLM_USE_V2_MODEL_RUNNER" in check(**options)[0]
+    assert not inspect.isabstract(attention.KV4MetadataBuilder)
+    assert not inspect.isabstract(attention.KV4Attention)

@@ -222,8 +222,8 @@ class FmpqLinearMethod(LinearMethodBase):
     def _fill(self, layer: Module) -> None:
         """Random weights where vLLM loads none: zeros would flatter power, clocks and caches.
 
-        Channels are permuted where a checkpoint permutes them: all but the input of the MLP's second
-        linear, whose permutation the first ones have absorbed.
+        Channels are permuted where a checkpoint permutes them: all but the input of the MLP's
+        second linear, whose permutation the first ones have absorbed.
         """
         generator = torch.Generator(layer.qweight.device).manual_seed(0)
         layer.qweight.data.random_(0, 256, generator=generator)
