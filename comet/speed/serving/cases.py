@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engines serve which requests (paper, Figs. 10, 11, 12 and 15)."""
 
+import os
 from dataclasses import dataclass
 
 from comet.errors import UserError
@@ -19,6 +20,15 @@ ENGINES = (
     "trtllm-w8a8",
     "qserve",
 )
+
+
+# Where engines live that are not in this environment.
+VARIABLES = ("COMET_VLLM_PYTHON", "COMET_TRTLLM_BENCH", "COMET_TRTLLM_ENGINES")
+
+
+def engines_named() -> dict[str, str | None]:
+    """Engines that the environment names; a skipped record is tried again when this changes."""
+    return {name: os.environ.get(name) for name in VARIABLES}
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,18 @@ class ServingJob:
     engine: str
     loads: tuple[Load, ...]
     memory_cap: float | None = None
+
+    @property
+    def name(self) -> str:
+        """File-name form."""
+        cap = "" if self.memory_cap is None else f"-{self.memory_cap:g}gb"
+        return f"{self.model}-{self.engine}{cap}"
+
+    @staticmethod
+    def from_dict(values: dict) -> "ServingJob":
+        """The job that ``dataclasses.asdict`` was given."""
+        loads = tuple(Load(**load) for load in values["loads"])
+        return ServingJob(**values | {"loads": loads})
 
     def case(self, load: Load) -> dict:
         """The record's case of a load."""
