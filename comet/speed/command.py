@@ -7,8 +7,10 @@ from pathlib import Path
 
 from comet.measurements import gather, write_records
 from comet.speed import capability
+from comet.speed.attention_command import add_attention
 from comet.speed.cases import MODES, PAPER_M, SUITE_M, Job, jobs_of, shard_of
 from comet.speed.lease_command import add_lease_options, command_gpu
+from comet.speed.serving.command import add_serving
 
 LIBRARY = Path("build/kernels/libcomet_kernels.so")
 COST = (
@@ -31,6 +33,8 @@ def add_bench(commands: argparse._SubParsersAction) -> None:
         ("ablations", "The kernels without one of their techniques; needs comet build --variants."),
     ):
         _add_suite(kinds, suite, what)
+    add_attention(kinds)
+    add_serving(kinds)
 
 
 def _parser(kinds, name: str, what: str, run) -> argparse.ArgumentParser:

@@ -67,7 +67,7 @@ def measure(
     for name in {name for job in jobs for name in job.backends}:
         backend_of(name)
     device = torch.device("cuda", torch.cuda.current_device())
-    built = _library_source(library)
+    built = library_source(library)
     made = provenance(config, seed) | {"library": built}
     environment = gpu_environment(device)
     session = Session(device, seed, options, {"environment": environment, "provenance": made})
@@ -86,7 +86,7 @@ def measure(
     return records
 
 
-def _library_source(library: Path) -> dict:
+def library_source(library: Path) -> dict:
     """From which sources the library was built; empty where its description is missing."""
     path = library.with_name(INFO_NAME)
     if not path.is_file():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from comet.measurements import Measurement, environment, provenance, skipped
 from comet.speed import capability, profile_ncu, profile_replay
-from comet.speed.bench import GPU_HINT, gemm_cases
+from comet.speed.bench import GPU_HINT
+from comet.speed.cases import gemm_cases
 
 COUNTED = {
     "tensor_pipe_utilisation": "percent",
@@ -53,7 +54,7 @@ def profile_cases(models: list[str], m: list[int], layers: list[str]) -> list[di
     """The gemm cases to look at.
 
     Args:
-        models, m: as ``comet.speed.bench.gemm_cases``.
+        models, m: as ``comet.speed.cases.gemm_cases``.
         layers: names of layers to keep; all where it is empty.
     """
     cases = [case for model in models for case in gemm_cases(model, m)]

@@ -46,8 +46,7 @@ def _replay_one(case: dict, backend: str, number: int, repeats: int, device) -> 
     from comet.speed.backends import GemmShape, Unavailable, backend_of
 
     try:
-        shape = GemmShape(case["m"], case["n"], case["k"], case["int4_share"])
-        workload = backend_of(backend).load(shape, device)
+        workload = backend_of(backend).load(GemmShape.of(case), device)
         for call in workload.calls[:WARM_UP]:
             call()
         torch.cuda.synchronize()

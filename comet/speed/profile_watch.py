@@ -29,9 +29,8 @@ def watch(item: tuple[dict, str], seconds: float, seed: int, source: dict) -> li
     case, backend = item
     torch.manual_seed(seed)
     device = torch.device("cuda", torch.cuda.current_device())
-    shape = GemmShape(case["m"], case["n"], case["k"], case["int4_share"])
     try:
-        workload = backend_of(backend).load(shape, device)
+        workload = backend_of(backend).load(GemmShape.of(case), device)
         seen, calls = _looped(workload.calls, seconds)
     except Unavailable as missing:
         return [absent(item, WATCHED_SIGN, str(missing), source)]

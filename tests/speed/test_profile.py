@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: the table of Nsight Compute, refused and absent counters, NVML; no GPU is needed."""
 
+import contextlib
+import json
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from nvml_machine import Machine
 
-from comet.speed import nvml, profile, profile_ncu, profile_replay, profile_watch
+from comet.speed import backends, nvml, profile, profile_ncu, profile_replay, profile_watch
+from comet.speed.backends import Unavailable, Workload
 from comet.speed.profile import ProfileOptions, of_call, profile_cases, profile_records
 
 RANGES = (
@@ -258,3 +263,40 @@ def test_a_driver_that_does_not_answer_is_a_skipped_record(machine, monkeypatch)
     (record,) = profile_watch.of_readings(ITEMS[0], watched(0.05), 0, 0.05, {})
     assert record.status == "skipped" and "Driver Not Loaded" in record.reason
     assert nvml.sample() is None
+
+
+def test_replay_warms_up_then_labels_each_run(monkeypatch, tmp_path):
+    said, events = tmp_path / "said.jsonl", []
+
+    def load(name):
+        if name == "absent":
+            raise Unavailable("no such library")
+        if name == "broken":
+            return Workload([lambda: torch.zeros(1).view(2)])
+        calls = [lambda i=i: events.append(f"call {i}") for i in range(3)]
+        return Workload(calls, details={"copies": 3})
+
+    class Range:
+        def __init__(self, label):
+            self.label = label
+
+        def __enter__(self):
+            events.append(self.label)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(
+        backends, "backend_of", lambda name: SimpleNamespace(load=lambda *_: load(name))
+    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda.profiler, "profile", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda.nvtx, "range", Range)
+    items = [[CASES[0], name] for name in ("absent", "broken", "works")]
+    profile_replay.replay({"items": items, "repeats": 2, "seed": 0}, said)
+    absent, broken, works = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert absent == {"status": "skipped", "reason": "no such library"}
+    assert broken["status"] == "failed" and broken["reason"].startswith("RuntimeError: ")
+    assert works == {"status": "ok", "details": {"copies": 3}}
+    assert events == ["call 0", "call 1", "comet-2-0", "call 0", "comet-2-1", "call 1"]

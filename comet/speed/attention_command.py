@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``comet bench attention``: times of decode attention, outside the workflow."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from comet.speed.lease_command import add_lease_options, command_gpu
+
+LIBRARY = Path("build/kernels/libcomet_kernels.so")
+COST = (
+    "A backend takes about half a second a case: all models (37 cases, 5 backends) about 90 s of "
+    "one H200. Every finished case is kept under --out and not run again on the same machine with "
+    "the same kernel library."
+)
+
+
+def add_attention(kinds: argparse._SubParsersAction) -> None:
+    """Add ``attention`` to the sub-commands of ``comet bench``."""
+    what = "Decode attention over a paged KV cache."
+    parser = kinds.add_parser("attention", help=what, description=f"{what} {COST}")
+    parser.set_defaults(run=_attention)
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="llama2-7b, llama3-8b, llama3-70b, qwen2-72b (default: all)",
+    )
+    parser.add_argument("--backends", nargs="+", help="default: all")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="every N-th case from I on")
+    parser.add_argument("--seed", type=int, default=0, help="draws the operands (default: 0)")
+    parser.add_argument("--library", type=Path, default=LIBRARY)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="run folder: cases/attention/ with a file a case, and attention.jsonl that joins them "
+        "(default: results/local-<gpu>)",
+    )
+    parser.add_argument("--list", action="store_true", help="print what would run, and stop")
+    add_lease_options(parser)
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from comet.measurements import gather, write_records
+    from comet.speed import capability
+    from comet.speed.attention_bench import attention_records, estimated_seconds, memory_records
+    from comet.speed.attention_cases import MODELS, attention_jobs
+    from comet.speed.cases import shard_of
+
+    models = options.models or list(MODELS)
+    jobs = [job for model in models for job in attention_jobs(model, options.backends)]
+    jobs = shard_of(jobs, options.shard)
+    if options.list:
+        for job in jobs:
+            print("{model} batch {batch} context {context}:".format(**job.case), *job.backends)
+        print(f"{len(jobs)} cases, about {estimated_seconds(jobs):.0f} s", file=sys.stderr)
+        return
+    out = options.out or Path("results") / f"local-{capability.slug(capability.detect()['gpu'])}"
+    chosen = {name: getattr(options, name) for name in ("models", "backends", "shard")}
+    config = {"attention": chosen}
+    cases = out / "cases" / "attention"
+    with command_gpu(options, "comet bench attention", timed=True, optional=True):
+        records = attention_records(jobs, options.library, config, options.seed, cases)
+    if cases.is_dir():
+        write_records(cases / "memory.jsonl", memory_records(list(MODELS), config, options.seed))
+        gather(sorted(cases.rglob("*.jsonl")), out / "attention.jsonl")
+    else:
+        records += memory_records(list(MODELS), config, options.seed)
+        write_records(out / "attention.jsonl", records)
+    print(out / "attention.jsonl")
