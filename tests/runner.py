@@ -153,6 +153,7 @@ def tiny_config(folder: Path) -> dict:
         },
         "kv_cache": {"models": []},
         "gemm": {"models": []},
+        "attention": {"models": []},
         "profile": {"models": []},
         "figures": ["table1"],
     }

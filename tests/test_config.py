@@ -61,7 +61,7 @@ FOLDER = {"kind": "folder", "path": "nowhere"}
 RECAST = {"kind": "recast", "model": "smollm2-135m-as-qwen2"}
 MISTAKES = [
     ("machin", "auto", "config key machin is unknown; did you mean machine?"),
-    ("xyzzy", 1, "config key xyzzy is unknown; use one of accuracy, calibration, "),
+    ("xyzzy", 1, "config key xyzzy is unknown; use one of accuracy, attention, "),
     ("machine", "h200", "config key machine: 'h200' does not match"),
     ("seed", -1, "config key seed: -1 is less than the minimum of 0; Seed of every random choice."),
     ("accuracy/windos", "0", "config key accuracy.windos is unknown; did you mean windows?"),

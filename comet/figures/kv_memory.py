@@ -64,7 +64,7 @@ def _panel(ax: Axes, records: list[dict], title: str) -> None:
     for (group, name), record in bytes_of.items():
         base = bytes_of.get((group, "16 bit"))
         saved = 100 * (1 - record["median"] / base["median"]) if base else 0.0
-        text = f"{record['median'] / 1024:.1f}" + (f" (-{saved:.1f} %)" if saved else "")
+        text = f"{record['median'] / 1024:.1f}" + (f"\n-{saved:.1f} %" if saved else "")
         drawn[group, name] = bars.Bar(record["median"] / 1024, record["origin"], text=text)
     bars.grouped_bars(ax, list(groups.values()), list(COLOUR), drawn, COLOUR, values=".1f")
     sixteen_bit = max(bar.value for (_, name), bar in drawn.items() if name == "16 bit")

@@ -90,7 +90,7 @@ def test_kv_memory_is_modelled_and_says_what_is_saved(paper):
     figure = draw("kv_memory", FigureInputs(synthetic.attention(), paper))
     (axes,) = figure.axes
     assert {p.get_hatch() for p in axes.patches} == {"////"}
-    assert [t.get_text() for t in axes.texts] == ["128.0", "64.0 (-50.0 %)", "35.2 (-72.5 %)"]
+    assert [t.get_text() for t in axes.texts] == ["128.0", "64.0\n-50.0 %", "35.2\n-72.5 %"]
     assert axes.lines[0].get_ydata()[0] == 32.0
 
 

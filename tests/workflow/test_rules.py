@@ -122,6 +122,14 @@ def test_schema_agrees_with_the_backends():
     assert set(SCHEMA["$defs"]["gemm_backend"]["enum"]) == set(BACKENDS)
 
 
+def test_schema_agrees_with_attention():
+    from comet.speed.attention_cases import BACKENDS, MODELS
+
+    properties = SCHEMA["$defs"]["attention"]["properties"]
+    assert properties["models"]["items"]["enum"] == list(MODELS)
+    assert properties["backends"]["items"]["enum"] == list(BACKENDS)
+
+
 def test_schema_agrees_with_models_and_texts():
     from comet.config import FAMILIES
     from comet.data import entries as texts

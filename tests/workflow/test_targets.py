@@ -10,7 +10,7 @@ from runner import snakemake
 TARGETS = (
     *("all", "accuracy", "kernels", "quantize", "memory", "report", "kv4_loss", "table1", "table2"),
     *("fig3", "fig4", "precision_map", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14"),
-    *("fig15", "profile", "sm_utilisation"),
+    *("fig15", "profile", "sm_utilisation", "attention", "attention_speed", "kv_memory"),
 )
 
 

@@ -182,6 +182,9 @@ KINDS = {
         for name in (*config["gemm"]["models"], *config["gemm"]["suites"])
     ],
     "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
+    "attention": [
+        f"attention/{model}.jsonl" for model in config["attention"]["models"]
+    ],
 }
 # Drawn from the channel statistics of the first model that is quantized.
 ARRAY_FIGURES = ("fig3", "fig4", "precision_map")
@@ -219,19 +222,6 @@ def gathered_besides(wildcards):
 def gathered_kinds(kinds):
     """Joined records of this machine, for the kinds that the configuration asks for."""
     return [own_path(f"{kind}.jsonl") for kind in kinds if KINDS.get(kind)]
-
-
-def wanted_profile(wildcards):
-    """Joined profile records; a configuration without any is told what to name."""
-    if not KINDS["profile"]:
-        raise WorkflowError(
-            "the key profile.models names no model; name one of resources/paper/model_shapes.csv"
-        )
-    return own_path("profile.jsonl")
-
-
-def profile_settings(wildcards):
-    return {key: value for key, value in config["profile"].items() if key != "models"}
 
 
 def figure_records(wildcards):
