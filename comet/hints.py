@@ -49,7 +49,7 @@ DISK = "free space, or set the config keys results and resources to folders of a
 MEMORY = "use a machine with more memory, or a configuration with smaller models"
 SMOKE = "say: snakemake --cores all smoke --configfile config/smoke.yaml"
 CHOICES = "say: snakemake --cores all choices --configfile config/choices.yaml"
-PROFILE = "name one of resources/paper/model_shapes.csv in the config key profile.models"
+NAME_MODEL = "name one of resources/paper/model_shapes.csv there (config/README.md)"
 BUSY = (
     "end it, choose another GPU with CUDA_VISIBLE_DEVICES, or allow it with the config key "
     "gpu.busy: share (--busy-gpu share)"

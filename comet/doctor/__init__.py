@@ -115,7 +115,7 @@ def _row(name: str, **fields) -> dict:
 
 def _time(target, config, facts, names, at_once, folder) -> dict:
     """Minutes from benchmark files where every job of the target has one, else the manual's."""
-    from comet.doctor.targets import benchmark_files
+    from comet.doctor.targets import benchmark_files, gpu_minutes
 
     gpu = facts["gpus"][0]["name"] if facts["gpus"] else None
     machine = f"local-{slug(gpu)}" if config["machine"] == "auto" else config["machine"]
@@ -123,6 +123,8 @@ def _time(target, config, facts, names, at_once, folder) -> dict:
     here = [folder / "benchmarks" / machine / name for name in files or ()]
     if (minutes := minutes_of_earlier_runs(here, at_once)) is not None:
         return {"minutes": round(minutes, 1), "minutes_from": "earlier runs on this machine"}
+    if facts["gpus"] and (minutes := gpu_minutes(target, config)):
+        return {"minutes": round(minutes, 1), "minutes_from": "as on an H200, without the build"}
     cost = cost_of(target.name, names)
     if cost is None or cost.minutes is None:
         return {}

@@ -122,7 +122,8 @@ def _compilers() -> dict:
     try:
         toolchain = find_toolchain()
     except UserError as error:
-        return {"cxx": None, "nvcc": None, "nvcc_version": None, "compiler_missing": str(error)}
+        cxx = shutil.which(os.environ.get("CXX", "g++"))
+        return {"cxx": cxx, "nvcc": None, "nvcc_version": None, "compiler_missing": str(error)}
     return {
         "cxx": str(toolchain.cxx),
         "nvcc": str(toolchain.nvcc),

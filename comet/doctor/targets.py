@@ -30,6 +30,7 @@ MAKES = {
     "accuracy": "perplexity and task accuracy of all models and rows",
     "choices": "perplexity under each open option of the method",
     "attention": "times and memory of attention over the KV cache",
+    "serving": "throughput of serving engines",
     "profile": "hardware counters and NVML readings of the kernels",
     "report": "results/<machine>/report.html",
 }
@@ -88,7 +89,7 @@ def asked_kinds(config: dict) -> list[str]:
     for kind in KINDS:
         section = config.get(kind, {})
         if kind not in asked and isinstance(section, dict):
-            asked[kind] = bool(section.get("models") or section.get("suites"))
+            asked[kind] = any(section.get(key) for key in ("models", "suites", "runs"))
     return [kind for kind in KINDS if asked[kind]]
 
 
@@ -99,7 +100,8 @@ def _by_fmpq(case: dict) -> bool:
 def _plain(name: str, config: dict, asked: list[str]) -> Target:
     target = Target(name, MAKES[name])
     if name in ("all", "smoke", "report", "inputs"):
-        target.kinds = asked + ["choices"] * bool(config["choices"]["models"])
+        studies = {"choices": config["choices"], "kvcache": config.get("kv_cache", {})}
+        target.kinds = asked + [kind for kind, section in studies.items() if section.get("models")]
     elif name in ("memory", "choices") or name in asked:
         target.kinds = [name]
     return target
@@ -149,12 +151,18 @@ def _skip_parts(target: Target, kind: str, config: dict, problems: dict) -> None
         parts["counters"] = "hardware counters"
     if kind == "serving":
         parts["vllm-plugin"] = "comet inside vLLM"
-    for backend in config[kind].get("backends", []):
-        rival = rival_of(backend)
+    for backend in _backends(kind, config):
+        rival = rival_of(backend, kind)
         parts[f"rival:{rival}"] = f"{kind} of {rival}"
     for name, part in parts.items():
         if name in problems:
             target.skips.setdefault(name, []).append(part)
+
+
+def _backends(kind: str, config: dict) -> list[str]:
+    if kind == "serving":
+        return [engine for run in config[kind]["runs"] for engine in run["engines"]]
+    return config[kind].get("backends", [])
 
 
 def sources_of(kind: str, config: dict) -> list[str]:
@@ -165,6 +173,9 @@ def sources_of(kind: str, config: dict) -> list[str]:
     if kind == "choices":
         models = [f"model:{name}" for name in config["choices"]["models"]]
         return [*models, calibration, f"text:{config['accuracy']['texts'][0]}"]
+    if kind == "kvcache":
+        models = [f"model:{name}" for name in config["kv_cache"]["models"]]
+        return [*models, f"text:{config['accuracy']['texts'][0]}"]
     cases = configuration.accuracy_cases(config).values()
     if kind == "quantize":
         cases = list(filter(_by_fmpq, cases))
@@ -185,8 +196,10 @@ def target_problems(config: dict, free_gb: float) -> dict[str, Problem]:
         found["target:smoke"] = Problem("smoke needs its small settings", hints.SMOKE)
     if not config["choices"]["models"]:
         found["target:choices"] = Problem("choices.models names no model", hints.CHOICES)
-    if not config.get("profile", {}).get("models"):
-        found["target:profile"] = Problem("profile.models names no model", hints.PROFILE)
+    for kind, key in (("profile", "models"), ("attention", "models"), ("serving", "runs")):
+        if not config.get(kind, {}).get(key):
+            what = f"the config key {kind}.{key} is empty"
+            found[f"target:{kind}"] = Problem(what, hints.NAME_MODEL)
     needed = cost_of("memory", []).disk_gb
     if free_gb < needed:
         what = f"memory needs {needed:g} GB of disk while it runs, {free_gb:g} GB are free"
@@ -210,3 +223,27 @@ def benchmark_files(target: Target, config: dict) -> list[str] | None:
     if target.kinds == ["memory"]:
         files = [f"memory-{model}.tsv" for model in config["memory"]["models"]]
     return list(dict.fromkeys(files))
+
+
+def gpu_minutes(target: Target, config: dict) -> float | None:
+    """Estimated time of a target that only times kernels on a GPU, None for others."""
+    from comet.speed import attention_bench, bench
+    from comet.speed.attention_cases import attention_jobs
+    from comet.speed.cases import jobs_of
+
+    if not target.kinds or not set(target.kinds) <= {"gemm", "attention"}:
+        return None
+    seconds = 0.0
+    if "gemm" in target.kinds:
+        settings = config["gemm"]
+        batches = dict.fromkeys(settings["models"], settings["m"]) | settings.get("suites", {})
+        for name, m in batches.items():
+            own = name in ("modes", "ablations")
+            seconds += bench.estimated_seconds(
+                jobs_of(name, m, None if own else settings["backends"])
+            )
+    if "attention" in target.kinds:
+        for name in config["attention"]["models"]:
+            jobs = attention_jobs(name, config["attention"]["backends"])
+            seconds += attention_bench.estimated_seconds(jobs)
+    return seconds / 60

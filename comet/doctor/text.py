@@ -63,7 +63,7 @@ def _machine(facts: dict) -> list[str]:
         "driver": facts["driver"] or "none",
         "torch": _torch(facts),
         "nvcc": _nvcc(facts),
-        "g++": facts["cxx"] or "see below",
+        "g++": facts["cxx"] or "none",
         "counters": f"{facts['counters']['ncu'] or 'no ncu'}; "
         f"{counters[facts['counters']['permitted']]}",
         "Python": facts["python"],
@@ -85,7 +85,7 @@ def _torch(facts: dict) -> str:
 
 
 def _nvcc(facts: dict) -> str:
-    return f"{facts['nvcc_version']}, {facts['nvcc']}" if facts["nvcc"] else "see below"
+    return f"{facts['nvcc_version']}, {facts['nvcc']}" if facts["nvcc"] else "none"
 
 
 def _target(row: dict, numbers: dict[str, int]) -> list[str]:
