@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each choice that the paper leaves open is worth, on the model at hand."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,9 +10,9 @@ import torch
 
 from comet.accuracy.perplexity import metric_name, perplexity, window_losses
 from comet.data.windows import parse_windows, text_windows
-from comet.fmpq.layer import W4AxLinear
-from comet.fmpq.options import OUTLIER_METRICS, FMPQOptions
-from comet.fmpq.pipeline import Calibration, quantize_layer
+from comet.fmpq.migration import migrate
+from comet.fmpq.options import OUTLIER_METRICS, PLUS, FMPQOptions
+from comet.fmpq.pipeline import Calibration, put_quantized, quantize_layer
 from comet.fmpq.plan import InputPlan, watch_layer
 from comet.measurements import Measurement, environment, provenance
 from comet.models.folder import ModelFolder
@@ -30,8 +31,14 @@ CHOICES: tuple[dict, ...] = (
     {"act_scale": "token_block"},
     {"act_scale": "token"},
     {"act_zero_point": True},
+    {"act_noise": 0.0},
+    {"act_noise": 1.0},
+    {"migration": 0.5},
     {"act_hadamard": True, "channel_order": "moved"},
-    {"act_hadamard": True, "act_zero_point": True, "channel_order": "moved"},
+    PLUS,
+    PLUS | {"act_noise": 0.0},
+    PLUS | {"channel_order": "sorted"},
+    PLUS | {"migration": 0.5},
     {"weight_scale": "group_fp"},
     {"weight_symmetric": True},
     {"weight_clip": "mse"},
@@ -89,10 +96,7 @@ def compare_choices(
     )
     # Weights that ask for gradients would keep every variant alive through autograd.
     model = folder.load(torch.float32, device).requires_grad_(False)
-    originals = {
-        index: {name: layer.get_submodule(name) for name in folder.family.linears}
-        for index, layer in enumerate(folder.family.layers_of(model))
-    }
+    originals = deepcopy(list(folder.family.layers_of(model)))
 
     def score(choice: dict) -> Measurement:
         chosen = replace(options, **choice, absorb_permutation=False)
@@ -145,20 +149,20 @@ def _watch(
 def _quantize_in_place(
     model: torch.nn.Module,
     folder: ModelFolder,
-    originals: dict[int, dict[str, torch.nn.Linear]],
+    originals: list[torch.nn.Module],
     watched: dict[int, dict[str, InputPlan]],
     options: FMPQOptions,
 ) -> None:
-    for index, layer in enumerate(folder.family.layers_of(model)):
-        for name, linear in originals[index].items():
-            layer.set_submodule(name, linear)
-        for plan in watched[index].values():
+    layers = folder.family.layers_of(model)
+    for index, original in enumerate(originals):
+        layer, plans = deepcopy(original), watched[index]
+        if options.migration:
+            plans = migrate(layer, folder.family, plans, options.migration)
+        for plan in plans.values():
             plan.decide(options, "fmpq")
-        packed = quantize_layer(layer, folder.family, watched[index], options)
-        for name, weight in packed.items():
-            bias = originals[index][name].bias
-            quantized = W4AxLinear(weight, bias, options.act_scale, options.act_zero_point)
-            layer.set_submodule(name, quantized)
+        packed = quantize_layer(layer, folder.family, plans, options)
+        put_quantized(layer, packed, options, options.act_scale)
+        layers[index] = layer
 
 
 @torch.no_grad()

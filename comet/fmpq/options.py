@@ -39,8 +39,8 @@ class FMPQOptions:
             channel, unweighted, or no search.
         weight_rounding: ``gptq`` or ``nearest``.
         act_noise: share of the rounding error of activations that weights are fitted to, 0..1
-            (``comet.fmpq.noise``); needs GPTQ. Weights in natural order are not: they serve 16-bit
-            activations.
+            (``comet.fmpq.noise``). Weights that are rounded to the nearest are not, nor those in
+            natural order, which serve 16-bit activations.
         migration: strength of SmoothQuant's migration before the permutation, 0..1; 0 leaves it out
             (``comet.fmpq.migration``). Weights in natural order are not migrated.
         sequential: calibrate a layer on the outputs of the quantized layers before it instead of
@@ -83,8 +83,6 @@ class FMPQOptions:
         for name in ("int8_share", "act_noise", "migration"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"fmpq.{name} is {getattr(self, name)}; use a number from 0 to 1")
-        if self.act_noise and self.weight_rounding != "gptq":
-            raise UserError("fmpq.act_noise needs fmpq.weight_rounding gptq; set one of them")
         if self.outlier_threshold <= 0:
             raise UserError(
                 f"fmpq.outlier_threshold is {self.outlier_threshold}; use a positive number"

@@ -60,7 +60,8 @@ class InputPlan:
             return
         self.layout = choose_layout(statistic, options)
         self.permutation = outliers_last(statistic, self.layout, options.channel_order)
-        if share := options.act_noise * known_share(statistic.numel(), self.statistics.seen):
+        share = options.act_noise * known_share(statistic.numel(), self.statistics.seen)
+        if share and options.weight_rounding == "gptq":
             sample = torch.cat(self.spread)
             self.noise = share * rounding_noise(sample, self.layout, self.permutation, options)
 

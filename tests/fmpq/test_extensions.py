@@ -85,7 +85,6 @@ def test_a_fitted_layer_is_closer_on_rounded_inputs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"act_noise": 0.5, "weight_rounding": "nearest"}, "act_noise needs"),
         ({"act_noise": 2.0}, "fmpq.act_noise is 2.0"),
         ({"migration": -1}, "fmpq.migration is -1"),
     ],
