@@ -30,6 +30,7 @@ def kv4_append(
     slots: Tensor,
     query_start: Tensor | None = None,
     max_new_tokens: int = 1,
+    dependent_launch: bool = False,
 ) -> None:
     """Quantize new tokens into the cache; writes ``cache`` and ``tail``.
 
@@ -47,11 +48,16 @@ def kv4_append(
         query_start: int32 [batch + 1], first row of each sequence's new tokens; None: one token a
             sequence, in row b.
         max_new_tokens: at least the largest number of new tokens of a sequence.
+        dependent_launch: on sm_90, the kernel may start before the stream's previous one has ended
+            (programmatic dependent launch), which then must not write any of the integers.
 
     Raises:
         UserError: an argument is outside its limit; the message names argument, limit and value.
     """
-    _kv4_append(key, value, cache, tail, block_tables, seq_lens, slots, query_start, max_new_tokens)
+    _kv4_append(
+        key, value, cache, tail, block_tables, seq_lens, slots, query_start, max_new_tokens,
+        dependent_launch,
+    )  # fmt: skip
 
 
 def kv4_decode(
@@ -64,6 +70,7 @@ def kv4_decode(
     scale: float | None = None,
     window: int | None = None,
     plan: Plan | None = None,
+    dependent_launch: bool = False,
 ) -> Tensor:
     """Attention of one token a sequence over its cache, the token itself included.
 
@@ -74,6 +81,7 @@ def kv4_decode(
         scale: factor of the scores; None for D ** -0.5.
         window: tokens that a query sees (sliding window); None for all.
         plan: how the kernel is launched; None for ``plan_kv4.plan_of``.
+        dependent_launch: as ``kv4_append``; the previous kernel must not write ``seq_lens``.
 
     Returns:
         [batch, heads, D] of ``query``'s type; zeros for a sequence of length 0. The same lengths
@@ -85,8 +93,9 @@ def kv4_decode(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     launch = [] if plan is None else plan.as_list()
     return _kv4_decode(
-        query, cache, tail, block_tables, seq_lens, slots, float(scale), window, launch
-    )
+        query, cache, tail, block_tables, seq_lens, slots, float(scale), window, launch,
+        dependent_launch,
+    )  # fmt: skip
 
 
 def kv4_prefill(
@@ -163,6 +172,7 @@ def _kv4_append(
     slots: Tensor,
     query_start: Tensor | None,
     max_new_tokens: int,
+    dependent_launch: bool,
 ) -> None:
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_tokens(key, value, cache, tail, seq_lens, query_start, max_new_tokens)
@@ -172,11 +182,14 @@ def _kv4_append(
     if cache.is_cpu:
         kv4_paged.append(key, value, *state, query_start)
     else:
-        kv4_call.append(key, value, state, query_start, max_new_tokens)
+        kv4_call.append(key, value, state, query_start, max_new_tokens, dependent_launch)
 
 
 @_kv4_append.register_fake
-def _(key, value, cache, tail, block_tables, seq_lens, slots, query_start, max_new_tokens):
+def _(
+    key, value, cache, tail, block_tables, seq_lens, slots,
+    query_start, max_new_tokens, _dependent_launch,
+):  # fmt: skip
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_tokens(key, value, cache, tail, seq_lens, query_start, max_new_tokens)
 
@@ -192,6 +205,7 @@ def _kv4_decode(
     scale: float,
     window: int | None,
     plan: list[int],
+    dependent_launch: bool,
 ) -> Tensor:
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_query(query, cache, tail, seq_lens.shape[0], scale, window)
@@ -201,12 +215,13 @@ def _kv4_decode(
         return out
     if cache.is_cpu:
         return out.copy_(kv4_paged.decode(query, *state, scale, window))
-    kv4_call.decode(query, state, scale, window, out, Plan(*plan) if plan else None)
+    launch = Plan(*plan) if plan else None
+    kv4_call.decode(query, state, scale, window, out, launch, dependent_launch)
     return out
 
 
 @_kv4_decode.register_fake
-def _(query, cache, tail, block_tables, seq_lens, slots, scale, window, _plan):
+def _(query, cache, tail, block_tables, seq_lens, slots, scale, window, _plan, _dependent):
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_query(query, cache, tail, seq_lens.shape[0], scale, window)
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)

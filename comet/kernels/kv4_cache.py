@@ -59,11 +59,9 @@ class PagedKV4Cache:
         if pages and (shared not in self.lengths or self.lengths[shared] < pages * PAGE):
             raise UserError(f"sequence {shared} has no {pages} full pages to share")
         sequence = min(free)
-        self._pages[sequence] = self._pages[shared][:pages] if pages else []
         self.lengths[sequence] = pages * PAGE
-        for index, page in enumerate(self._pages[sequence]):
-            self._owners[page] += 1
-            self.block_tables[sequence, index] = page
+        self._pages[sequence] = []
+        self._own(sequence, self._pages[shared][:pages] if pages else [])
         return sequence
 
     def remove(self, sequence: int) -> None:
@@ -89,11 +87,8 @@ class PagedKV4Cache:
             )
         if needed - len(owned) > len(self._free):
             raise UserError(f"the KV4 cache has no free page left of {len(self._owners)}")
-        while len(owned) < needed:
-            page = self._free.pop()
-            self._owners[page] = 1
-            self.block_tables[sequence, len(owned)] = page
-            owned.append(page)
+        new = [self._free.pop() for _ in range(needed - len(owned))]
+        self._own(sequence, new)
         self.lengths[sequence] = length
 
     def append(
@@ -161,6 +156,16 @@ class PagedKV4Cache:
         for sequence, length in zip(sequences, lengths, strict=True):
             self.reserve(sequence, length)
         return sequences
+
+    def _own(self, sequence: int, pages: list[int]) -> None:
+        """Append pages to a sequence."""
+        owned = self._pages[sequence]
+        if pages:
+            place = slice(len(owned), len(owned) + len(pages))
+            self.block_tables[sequence, place] = self._integers(pages)
+        for page in pages:
+            self._owners[page] += 1
+        owned.extend(pages)
 
     def _integers(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32).to(self.device)

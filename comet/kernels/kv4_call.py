@@ -42,7 +42,7 @@ class Kv4DecodeArgs(ctypes.Structure):
     _fields_ = (
         SIZE,
         *fields(c_int32, "dtype", "batch", "kv_heads", "head_dim", "heads", "window"),
-        *fields(c_int32, "warps", "stages", "blocks"),
+        *fields(c_int32, "warps", "stages", "blocks", "dependent_launch"),
         ("scale", c_float),
         *fields(c_int64, "table_stride", "query_stride"),
         *_STATE,
@@ -56,6 +56,7 @@ class Kv4AppendArgs(ctypes.Structure):
     _fields_ = (
         SIZE,
         *fields(c_int32, "dtype", "batch", "kv_heads", "head_dim", "max_new_tokens"),
+        ("dependent_launch", c_int32),
         *fields(c_int64, "table_stride", "key_stride", "value_stride"),
         *_STATE,
         *fields(c_void_p, "key", "value", "query_start"),
@@ -90,6 +91,7 @@ def decode_arguments(
     plan: Plan,
     partials: int,
     counters: int,
+    dependent_launch: bool = False,
 ) -> Kv4DecodeArgs:
     """The struct of a decode launch; ``partials`` and ``counters`` are addresses."""
     return Kv4DecodeArgs(
@@ -98,6 +100,7 @@ def decode_arguments(
         warps=plan.warps,
         stages=plan.stages,
         blocks=plan.blocks,
+        dependent_launch=dependent_launch,
         scale=scale,
         query_stride=query.stride(0),
         query=address(query),
@@ -114,10 +117,12 @@ def append_arguments(
     state: CacheState,
     query_start: Tensor | None,
     max_new_tokens: int,
+    dependent_launch: bool = False,
 ) -> Kv4AppendArgs:
     """The struct of an append launch."""
     return Kv4AppendArgs(
         max_new_tokens=max_new_tokens,
+        dependent_launch=dependent_launch,
         key_stride=key.stride(0),
         value_stride=value.stride(0),
         key=address(key),
@@ -148,6 +153,7 @@ def decode(
     window: int | None,
     out: Tensor,
     plan: Plan | None,
+    dependent_launch: bool = False,
 ) -> None:
     """Launch decode attention on checked CUDA tensors; writes ``out``.
 
@@ -157,11 +163,14 @@ def decode(
     """
     batch, heads, dim = query.shape
     kv_heads = state.cache.shape[1]
-    plan = plan or plan_of(batch, kv_heads, dim, state.block_tables.shape[1], out.device)
+    group, max_pages = heads // kv_heads, state.block_tables.shape[1]
+    plan = plan or plan_of(batch, kv_heads, dim, max_pages, out.device, group)
     workspace = workspace_of(load_for(out.device), out.device)
-    partials = workspace.sums(partial_bytes(plan, heads // kv_heads, dim))
+    partials = workspace.sums(partial_bytes(plan, group, dim))
     counters = workspace.flags(batch * kv_heads)
-    arguments = decode_arguments(query, state, scale, window, out, plan, partials, counters)
+    arguments = decode_arguments(
+        query, state, scale, window, out, plan, partials, counters, dependent_launch
+    )
     launch("comet_kv4_decode", arguments, out.device)
 
 
@@ -171,9 +180,10 @@ def append(
     state: CacheState,
     query_start: Tensor | None,
     max_new_tokens: int,
+    dependent_launch: bool = False,
 ) -> None:
     """Launch the append on checked CUDA tensors; writes cache and tail; errors as ``decode``."""
-    arguments = append_arguments(key, value, state, query_start, max_new_tokens)
+    arguments = append_arguments(key, value, state, query_start, max_new_tokens, dependent_launch)
     launch("comet_kv4_append", arguments, key.device)
 
 

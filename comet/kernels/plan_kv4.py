@@ -3,20 +3,25 @@
 
 Every thread block takes an equal run of the batch's pages, whatever the lengths are; within it,
 warps take pages in turn, each with its own ring of pages under way. Only shapes decide, so that a
-plan is the same at capture and at replay of a CUDA graph.
+plan is the same at capture and at replay of a CUDA graph. ``plan_kv4_table.TABLE`` holds what was
+measured fastest (``comet.speed.tune_kv4``); the rules below serve what is not in it.
 """
 
+import math
 from dataclasses import astuple, dataclass
 
 import torch
 
 from comet.formats.kv4 import page_bytes
+from comet.kernels.plan_kv4_table import TABLE
 
-# Shared memory of an SM for pages under way, and what a thread block takes beside its own.
-SHARED_BYTES = {(9, 0): 227 * 1024, (8, 0): 163 * 1024}
-SMALLEST_SHARED = 99 * 1024
-BLOCK_RESERVE = 1024
-MAX_WARPS = 8
+# Bytes of shared memory: of an SM, and the most of one thread block.
+SHARED = {(9, 0): (228 * 1024, 227 * 1024), (8, 0): (164 * 1024, 163 * 1024)}
+SMALLEST_SHARED = (100 * 1024, 99 * 1024)
+BLOCK_RESERVE = 1024  # that the system takes of each thread block
+BARRIER_BYTES = 8  # beside each page under way
+WORDS_BYTES = 13 * 4  # of a thread block
+MAX_STAGES = 8
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Plan:
     """One launch of decode attention.
 
     Attributes:
-        warps: of a thread block, 1 to 8.
+        warps: of a thread block, 1 to 12 (1 to 8 for more than 8 query heads a KV head).
         stages: pages under way for each warp, at least 2.
         blocks: thread blocks of the launch.
     """
@@ -38,23 +43,65 @@ class Plan:
         return list(astuple(self))
 
 
-def plan_of(batch: int, kv_heads: int, head_dim: int, max_pages: int, device) -> Plan:
-    """The plan for a batch whose sequences have at most ``max_pages`` pages."""
-    properties = torch.cuda.get_device_properties(device)
-    capability = (properties.major, properties.minor)
-    shared = SHARED_BYTES.get(capability, SMALLEST_SHARED)
-    return choose(batch, kv_heads, head_dim, max_pages, properties.multi_processor_count, shared)
+@dataclass(frozen=True)
+class Gpu:
+    """What a plan depends on: SMs, bytes of shared memory of an SM and of a thread block."""
+
+    sms: int
+    shared: int
+    block_shared: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Gpu":
+        """That GPU."""
+        properties = torch.cuda.get_device_properties(device)
+        shared = SHARED.get((properties.major, properties.minor), SMALLEST_SHARED)
+        return cls(properties.multi_processor_count, *shared)
+
+    def fits(self, warps: int, stages: int, per_sm: int, head_dim: int, group: int) -> bool:
+        """Whether so many thread blocks of such a plan run on an SM at once."""
+        size = warps * stages * (page_bytes(head_dim) + BARRIER_BYTES) + WORDS_BYTES
+        together = per_sm * (size + BLOCK_RESERVE)
+        in_time = warps * per_sm <= most_warps(group)
+        return in_time and size <= self.block_shared and together <= self.shared
 
 
-def choose(batch: int, kv_heads: int, head_dim: int, max_pages: int, sms: int, shared: int) -> Plan:
-    """As ``plan_of``, for a GPU with ``sms`` SMs of ``shared`` bytes of shared memory.
+def most_warps(group: int) -> int:
+    """Warps whose registers an SM has room for."""
+    return 12 if group <= 8 else 8
+
+
+def key_of(
+    batch: int, kv_heads: int, group: int, head_dim: int, max_pages: int
+) -> tuple[int, int, int, int]:
+    """What the table is indexed by: head dimension, tiles of 8 query heads, and how many pages a
+    batch and one of its sequences have at most, as powers of two."""
+    pages = max(1, max_pages)
+    tiles = -(-group // 8)
+    return head_dim, tiles, round(math.log2(pages * batch * kv_heads)), round(math.log2(pages))
+
+
+def plan_of(
+    batch: int, kv_heads: int, head_dim: int, max_pages: int, device, group: int = 8
+) -> Plan:
+    """The plan for a batch whose sequences have at most ``max_pages`` pages, with ``group`` query
+    heads a KV head."""
+    return choose(batch, kv_heads, group, head_dim, max_pages, Gpu.of(device))
+
+
+def choose(batch: int, kv_heads: int, group: int, head_dim: int, max_pages: int, gpu: Gpu) -> Plan:
+    """As ``plan_of``, for any GPU.
 
     Few pages: wide thread blocks, one an SM, so that little is merged through memory. Many: narrow
     ones, which need not wait for each other where a sequence ends.
     """
-    pages = batch * kv_heads * max_pages
-    warps = 8 if pages < 64 * sms else 4
-    per_sm = MAX_WARPS // warps
-    room = shared // per_sm - BLOCK_RESERVE
-    stages = max(2, min(room // (warps * page_bytes(head_dim)), 4))
-    return Plan(warps, stages, sms * per_sm)
+    measured = TABLE.get(key_of(batch, kv_heads, group, head_dim, max_pages))
+    if measured and gpu.fits(*measured, head_dim, group):
+        warps, stages, per_sm = measured
+        return Plan(warps, stages, per_sm * gpu.sms)
+    few = batch * kv_heads * max_pages < 64 * gpu.sms
+    for warps, per_sm in ((8, 1), (4, 2)) if few else ((4, 2),):
+        for stages in range(4, 1, -1):
+            if gpu.fits(warps, stages, per_sm, head_dim, group):
+                return Plan(warps, stages, per_sm * gpu.sms)
+    return Plan(4, 2, gpu.sms)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry of the append to a KV4 cache.
-#include "comet/attention/arguments.cuh"
+#include "comet/attention/launch.cuh"
 
 COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t stream) {
   using namespace comet::kv4;
@@ -11,7 +11,7 @@ COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t stre
     constexpr int kDim = dim.value;
     const dim3 grid(touched_pages(args->max_new_tokens), args->kv_heads, args->batch);
     constexpr int kShared = Appender<T, kDim>::kSharedBytes;
-    append_kernel<T, kDim><<<grid, kDim, kShared, stream>>>(params_of(*args));
-    return comet::launch_status();
+    return launch_overlapping(append_kernel<T, kDim>, grid, kDim, kShared, params_of(*args),
+                              args->dependent_launch != 0, stream);
   });
 }

@@ -9,7 +9,8 @@ from comet.errors import UserError
 from comet.kernels import kv4
 from comet.kernels.kv4_cache import PagedKV4Cache
 from comet.kernels.kv4_reference import KV4Cache, kv4_attention
-from comet.kernels.plan_kv4 import choose
+from comet.kernels.plan_kv4 import Gpu, choose
+from comet.speed.tune_kv4 import candidates
 
 BF16, FP16 = torch.bfloat16, torch.float16
 LENGTHS = (1, 63, 64, 65, 127, 128, 1000)
@@ -131,10 +132,10 @@ def test_fakes_and_compilation():
     tests = ("test_schema", "test_faketensor")
     ops = torch.ops.comet
     torch.library.opcheck(
-        ops.kv4_append.default, (new, new, *clone(state), None, 1), test_utils=tests
+        ops.kv4_append.default, (new, new, *clone(state), None, 1, False), test_utils=tests
     )
     torch.library.opcheck(
-        ops.kv4_decode.default, (query, *state, 0.125, None, []), test_utils=tests
+        ops.kv4_decode.default, (query, *state, 0.125, None, [], False), test_utils=tests
     )
     starts = starts_of([1, 1])
     torch.library.opcheck(
@@ -199,10 +200,22 @@ def test_refusals_of_append_and_prefill():
 
 
 def test_a_plan_fits_the_gpu():
-    for batch, context in ((1, 1024), (1, 16384), (256, 1024), (64, 4096)):
-        for dim, kv_heads in ((128, 8), (64, 32)):
-            plan = choose(batch, kv_heads, dim, context // 64, 132, 227 * 1024)
-            resident = plan.blocks // 132
-            assert plan.blocks % 132 == 0 and 1 <= plan.warps <= 12 and plan.stages >= 2
-            pages = plan.warps * plan.stages * (68 * dim + 256 + 8) + 1024
-            assert resident * pages <= 227 * 1024
+    """Every thread block of a plan is resident at once, on GPUs of any size."""
+    for gpu in (Gpu(132, 228 * 1024, 227 * 1024), Gpu(108, 164 * 1024, 163 * 1024)):
+        for batch, context in ((1, 1024), (1, 16384), (256, 1024), (64, 4096)):
+            for dim, kv_heads, group in ((128, 8, 4), (64, 32, 1), (128, 1, 16)):
+                plan = choose(batch, kv_heads, group, dim, context // 64, gpu)
+                per_sm, rest = divmod(plan.blocks, gpu.sms)
+                assert rest == 0 and plan.stages >= 2
+                assert gpu.fits(plan.warps, plan.stages, per_sm, dim, group)
+                assert plan.warps * per_sm * plan.stages >= 8
+    assert choose(1, 8, 4, 128, 16, Gpu(80, 100 * 1024, 99 * 1024)).blocks == 80
+
+
+def test_every_candidate_of_the_tuner_fits():
+    gpu = Gpu(132, 228 * 1024, 227 * 1024)
+    for dim, group in ((64, 1), (128, 8), (128, 16)):
+        found = list(candidates(dim, group, gpu))
+        assert len(found) >= 5
+        for warps, stages, per_sm in found:
+            assert gpu.fits(warps, stages, per_sm, dim, group)

@@ -21,7 +21,9 @@ struct CometKv4DecodeArgs {
   int32_t warps;     // of a thread block, 1 to 8
   int32_t stages;    // pages under way for each warp, at least 2
   int32_t blocks;    // thread blocks
-  float scale;       // of the scores, positive
+  // Launch before the previous kernel of the stream has ended; it must not write seq_lens.
+  int32_t dependent_launch;
+  float scale;  // of the scores, positive
   int64_t table_stride;
   int64_t query_stride;  // elements between sequences, a multiple of 8
   const void* cache;
@@ -42,6 +44,9 @@ struct CometKv4AppendArgs {
   int32_t kv_heads;
   int32_t head_dim;
   int32_t max_new_tokens;  // at least the most new tokens of a sequence
+  // Launch before the previous kernel of the stream has ended; it may write key, value, cache and
+  // tail, but nothing of integers.
+  int32_t dependent_launch;
   int64_t table_stride;
   int64_t key_stride;  // elements between tokens, a multiple of 8
   int64_t value_stride;

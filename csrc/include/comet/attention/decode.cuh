@@ -24,12 +24,16 @@ class Decoder {
   }
 
   __device__ __forceinline__ void run() {
+    launch_dependents();
     const int total = total_pages(p_.batch, lane_);
     runs_ = Runs::of(total, gridDim.x);
     begin_ = runs_.begin(blockIdx.x);
     end_ = runs_.begin(blockIdx.x + 1);
-    if (begin_ < end_) {
-      Item item = Item::find(p_.batch, begin_, lane_);
+    const bool busy = begin_ < end_;
+    Item item = {};
+    if (busy) item = Item::find(p_.batch, begin_, lane_);
+    wait_dependencies();  // nothing but lengths was read so far
+    if (busy) {
       Pages<I> pages(p_, item, stages_ + warp_ * p_.stages * P::kBytes,
                      barriers_ + warp_ * p_.stages, begin_ + warp_, warps_, end_, lane_);
       for (int position = begin_; position < end_;) {

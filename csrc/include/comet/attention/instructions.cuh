@@ -103,6 +103,22 @@ __device__ __forceinline__ uint32_t transpose(uint32_t pair) {
   return transposed;
 }
 
+// Programmatic dependent launch: a kernel launched that way starts before its predecessor has
+// ended.
+
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the kernels in front have ended and their writes are visible.
+__device__ __forceinline__ void wait_dependencies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Global memory.
 
 __device__ __forceinline__ uint4 load_global(const void* address) {

@@ -7,6 +7,23 @@
 
 namespace comet::kv4 {
 
+// A launch that may overlap the kernel in front of it.
+template <class Params>
+int launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, int shared,
+                       const Params& params, bool dependent, cudaStream_t stream) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = dependent ? 1 : 0;
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, params));
+}
+
 template <class I>
 int launch_decode(const CometKv4DecodeArgs& a, cudaStream_t stream) {
   const int shared = shared_bytes<I>(a.warps, a.stages);
@@ -14,8 +31,8 @@ int launch_decode(const CometKv4DecodeArgs& a, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return cuda_status(error);
-  kernel<<<a.blocks, a.warps * 32, shared, stream>>>(params_of(a));
-  return launch_status();
+  return launch_overlapping(kernel, a.blocks, a.warps * 32, shared, params_of(a),
+                            a.dependent_launch != 0, stream);
 }
 
 // Instances by head dimension and tiles of 8 query heads; one source file a type.

@@ -155,6 +155,8 @@ inline float4 load_shared_result(const float4* address) { return *address; }
 inline float2 load_shared_result(const float2* address) { return *address; }
 inline void prefetch(const uint8_t*, int, int) {}
 inline void fence_copies() {}
+inline void launch_dependents() {}
+inline void wait_dependencies() {}
 
 // Copies arrive at once; the barrier counts them, so that a wait for one that was never ordered
 // fails.
