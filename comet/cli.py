@@ -10,6 +10,7 @@ from pathlib import Path
 from comet import __version__
 from comet.bundle.command import add_bundle
 from comet.errors import UserError
+from comet.integrations.serve import add_serve
 from comet.measurements import Measurement, write_records
 from comet.speed.command import add_bench
 from comet.speed.lease_command import add_lease_options, command_gpu
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_build,
         add_bench,
         add_profile,
+        add_serve,
         _add_publish,
         _add_doctor,
         add_bundle,
