@@ -75,20 +75,22 @@ def walk_columns(
     codes = torch.empty_like(open_weight)
     for start in range(0, weight.shape[1], columns_at_once):
         end = min(start + columns_at_once, weight.shape[1])
-        block = open_weight[:, start:end]
+        fields = grid(order[start:end], open_weight[:, start:end])
+        # Transposed, so that a column of the weight is contiguous: most of the time of the walk.
+        block = open_weight[:, start:end].t().contiguous()
         scale, zero, lowest, highest = (
-            part.expand(block.shape) for part in grid(order[start:end], block)
+            part.expand(weight.shape[0], end - start).t().contiguous() for part in fields
         )
-        errors = torch.empty_like(block)
+        rounded, errors = torch.empty_like(block), torch.empty_like(block)
         for i in range(end - start):
-            column = block[:, i].clone()
-            code = (column / scale[:, i]).round_().add_(zero[:, i])
-            codes[:, start + i] = code.clamp_(lowest[:, i], highest[:, i])
-            block[:, i] = (code - zero[:, i]) * scale[:, i]
-            errors[:, i] = (column - block[:, i]) / factor[start + i, start + i]
-            spread = factor[start + i, start + i + 1 : end]
-            block[:, i + 1 :].addr_(errors[:, i], spread, alpha=-1)
-        open_weight[:, end:].addmm_(errors, factor[start:end, end:], alpha=-1)
+            code = (block[i] / scale[i]).round_().add_(zero[i]).clamp_(lowest[i], highest[i])
+            rounded[i] = code
+            restored = (code - zero[i]).mul_(scale[i])
+            errors[i] = (block[i] - restored) / factor[start + i, start + i]
+            block[i] = restored
+            block[i + 1 :].addr_(factor[start + i, start + i + 1 : end], errors[i], alpha=-1)
+        codes[:, start:end], open_weight[:, start:end] = rounded.t(), block.t()
+        open_weight[:, end:].addmm_(errors.t(), factor[start:end, end:], alpha=-1)
     return tuple(
         torch.empty_like(part).index_copy_(1, order, part) for part in (codes, open_weight)
     )
