@@ -22,6 +22,7 @@ BLOCK_RESERVE = 1024  # that the system takes of each thread block
 BARRIER_BYTES = 8  # beside each page under way
 WORDS_BYTES = 13 * 4  # of a thread block
 MAX_STAGES = 8
+LEAST_FILL = 0.8  # share of the thread blocks that could run, worth giving up for even parts
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,19 @@ def key_of(
     return head_dim, tiles, round(math.log2(pages * batch * kv_heads)), round(math.log2(pages))
 
 
+def thread_blocks(slots: int, items: int) -> int:
+    """Thread blocks of a launch: of the ``slots`` that run at once, as many as share ``items``
+    (sequences times KV heads) evenly, if that is most of them.
+
+    With lengths alike nothing, or as little as can be, is then merged between thread blocks; and
+    fewer SMs than all reach the memory's full speed.
+    """
+    for blocks in range(slots, int(LEAST_FILL * slots), -1):
+        if items % blocks == 0 or blocks % items == 0:
+            return blocks
+    return slots
+
+
 def plan_of(
     batch: int, kv_heads: int, head_dim: int, max_pages: int, device, group: int = 8
 ) -> Plan:
@@ -98,10 +112,10 @@ def choose(batch: int, kv_heads: int, group: int, head_dim: int, max_pages: int,
     measured = TABLE.get(key_of(batch, kv_heads, group, head_dim, max_pages))
     if measured and gpu.fits(*measured, head_dim, group):
         warps, stages, per_sm = measured
-        return Plan(warps, stages, per_sm * gpu.sms)
+        return Plan(warps, stages, thread_blocks(per_sm * gpu.sms, batch * kv_heads))
     few = batch * kv_heads * max_pages < 64 * gpu.sms
     for warps, per_sm in ((8, 1), (4, 2)) if few else ((4, 2),):
         for stages in range(4, 1, -1):
             if gpu.fits(warps, stages, per_sm, head_dim, group):
-                return Plan(warps, stages, per_sm * gpu.sms)
-    return Plan(4, 2, gpu.sms)
+                return Plan(warps, stages, thread_blocks(per_sm * gpu.sms, batch * kv_heads))
+    return Plan(4, 2, thread_blocks(gpu.sms, batch * kv_heads))

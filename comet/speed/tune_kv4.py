@@ -19,7 +19,7 @@ from comet.formats.kv4 import PAGE, page_bytes
 from comet.kernels import plan_kv4_table
 from comet.kernels.kv4 import kv4_decode
 from comet.kernels.kv4_cache import PagedKV4Cache
-from comet.kernels.plan_kv4 import MAX_STAGES, Gpu, Plan, key_of, most_warps
+from comet.kernels.plan_kv4 import MAX_STAGES, Gpu, Plan, key_of, most_warps, thread_blocks
 from comet.speed.attention_cases import REFERENCE, attention_cases
 from comet.speed.timer import TimerOptions, copies_past_l2, time_graph
 
@@ -62,6 +62,7 @@ class Case:
     ) -> None:
         pages = -(-context // PAGE)
         self.key = key_of(batch, kv_heads, heads // kv_heads, dim, pages)
+        self.items = batch * kv_heads
         self.bytes = batch * kv_heads * pages * page_bytes(dim)
         self._query = torch.randn(batch, heads, dim, device=device).bfloat16()
         self._batches = []
@@ -85,7 +86,8 @@ def best_of(case: Case, plans: list[tuple[int, int, int]], sms: int, dependent: 
 
     def measured(plan: tuple[int, int, int], options: TimerOptions) -> float:
         warps, stages, per_sm = plan
-        return case.time(Plan(warps, stages, per_sm * sms), dependent, options)
+        blocks = thread_blocks(per_sm * sms, case.items)
+        return case.time(Plan(warps, stages, blocks), dependent, options)
 
     brief = sorted((measured(plan, BRIEF), plan) for plan in plans)
     final = [plan for _, plan in brief[:FINALISTS]]

@@ -9,7 +9,7 @@ from comet.errors import UserError
 from comet.kernels import kv4
 from comet.kernels.kv4_cache import PagedKV4Cache
 from comet.kernels.kv4_reference import KV4Cache, kv4_attention
-from comet.kernels.plan_kv4 import Gpu, choose
+from comet.kernels.plan_kv4 import Gpu, choose, thread_blocks
 from comet.speed.tune_kv4 import candidates
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -205,11 +205,19 @@ def test_a_plan_fits_the_gpu():
         for batch, context in ((1, 1024), (1, 16384), (256, 1024), (64, 4096)):
             for dim, kv_heads, group in ((128, 8, 4), (64, 32, 1), (128, 1, 16)):
                 plan = choose(batch, kv_heads, group, dim, context // 64, gpu)
-                per_sm, rest = divmod(plan.blocks, gpu.sms)
-                assert rest == 0 and plan.stages >= 2
+                per_sm = -(-plan.blocks // gpu.sms)
+                assert plan.stages >= 2 and plan.blocks >= 0.8 * per_sm * gpu.sms
                 assert gpu.fits(plan.warps, plan.stages, per_sm, dim, group)
                 assert plan.warps * per_sm * plan.stages >= 8
     assert choose(1, 8, 4, 128, 16, Gpu(80, 100 * 1024, 99 * 1024)).blocks == 80
+
+
+@pytest.mark.parametrize(
+    ("slots", "items", "blocks"),
+    [(132, 8, 128), (132, 128, 128), (264, 512, 256), (264, 8192, 256), (264, 300, 264)],
+)
+def test_thread_blocks_share_sequences_evenly(slots, items, blocks):
+    assert thread_blocks(slots, items) == blocks
 
 
 def test_every_candidate_of_the_tuner_fits():

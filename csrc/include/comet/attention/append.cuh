@@ -225,6 +225,8 @@ class Appender {
 template <class T, int kDim>
 __global__ void __launch_bounds__(kDim) append_kernel(const __grid_constant__ AppendParams p) {
   Appender<T, kDim>(p).run(blockIdx.x, blockIdx.y, blockIdx.z);
+  // Also where there was nothing to do: whoever waits for this kernel waits for those before it.
+  wait_dependencies();
 }
 
 }  // namespace comet::kv4
