@@ -12,7 +12,7 @@ import torch
 # sigmoid(4) = 0.98: training starts from nearly the whole range, as in OmniQuant's code.
 FIRST_FACTOR = 4.0
 STEPS = 20
-RATE = 0.2
+RATE = 0.5
 
 
 def round_through(x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from comet.formats.weights import SCALE_KINDS
 OUTLIER_METRICS = ("p999", "p99", "max", "mean_square")
 OUTLIER_RULES = ("share", "threshold")
 CHANNEL_ORDERS = ("sorted", "moved")
-WEIGHT_CLIPS = ("weighted", "mse", "none")
+WEIGHT_CLIPS = ("weighted", "learned", "mse", "none")
 WEIGHT_ROUNDINGS = ("gptq", "nearest")
 # What FMPQ+ has over FMPQ; the default of the config's section fmpq_plus.
 PLUS = {"act_zero_point": True, "act_hadamard": True, "channel_order": "moved"}
@@ -35,8 +35,10 @@ class FMPQOptions:
         act_hadamard: INT4 activation blocks are rotated by a 128-point Hadamard.
         weight_scale: ``group_int`` or ``group_fp`` (``comet.formats.weights``).
         weight_symmetric: zero point fixed at 8.
-        weight_clip: objective of the clip search: squared weight error weighted by E[x^2] of the
-            channel, unweighted, or no search.
+        weight_clip: how the range of a weight group is found. A search for the least squared
+            weight error, ``weighted`` by E[x^2] of the channel or not (``mse``); ``learned``
+            against the layer's output error (``comet.fmpq.learned_clip``), as the paper has it
+            from OmniQuant; ``none`` takes the whole range.
         weight_rounding: ``gptq`` or ``nearest``.
         act_noise: share of the rounding error of activations that weights are fitted to, 0..1
             (``comet.fmpq.noise``). Weights that are rounded to the nearest are not, nor those in
@@ -87,6 +89,11 @@ class FMPQOptions:
             raise UserError(
                 f"fmpq.outlier_threshold is {self.outlier_threshold}; use a positive number"
             )
+
+    @property
+    def correlations(self) -> bool:
+        """Weights need the whole second moment of the inputs, not only its diagonal."""
+        return self.weight_rounding == "gptq" or self.weight_clip == "learned"
 
     @staticmethod
     def from_config(section: dict) -> "FMPQOptions":

@@ -155,7 +155,7 @@ def _quantize_layers(
             partial(run, advance=not options.sequential),
             tokens,
             metrics=(options.outlier_metric, "max"),
-            correlations=options.weight_rounding == "gptq",
+            correlations=options.correlations,
         )
         if options.migration and mixed:
             plans = migrate(layer, family, plans, options.migration)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """INT4 weights: a clip search for the grid, then rounding on it (FMPQ, step 4).
 
-The paper quantizes weights with OmniQuant's learned clipping. Here the clip ratio of each group is
-searched; the objective weighs each input channel's squared weight error by E[x^2], which is the
-output error of the layer when channels are uncorrelated. Codes are then rounded to the nearest, or
-by GPTQ, which takes correlations into account.
+The paper quantizes weights with OmniQuant's learned clipping, which is an option
+(``comet.fmpq.learned_clip``). By default the clip ratio of each group is searched; the objective
+weighs each input channel's squared weight error by E[x^2], which is the output error of the layer
+when channels are uncorrelated. Codes are then rounded to the nearest, or by GPTQ, which takes
+correlations into account.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from comet.fmpq.gptq import gptq_codes
+from comet.fmpq.learned_clip import learned_range
 from comet.fmpq.noise import noise_fit
 from comet.fmpq.options import FMPQOptions
 from comet.formats.activations import hadamard
@@ -63,8 +65,8 @@ def quantize_weight(
         ValueError: GPTQ was asked for and only the diagonal is there.
     """
     moment = _ordered_moment(second_moment.to(weight.device), layout, permutation, options)
-    if options.weight_rounding == "gptq" and moment.dim() != 2:
-        raise ValueError("GPTQ needs the whole second moment of the inputs")
+    if options.correlations and moment.dim() != 2:
+        raise ValueError("GPTQ and learned clipping need the whole second moment of the inputs")
     fit = None
     if noise is not None:
         fit, moment = noise_fit(moment, noise.to(weight.device))
@@ -139,7 +141,8 @@ def _quantize_rows(
     groups: torch.Tensor, importance: torch.Tensor, moment: torch.Tensor, options: FMPQOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """codes uint8 [n, B, 128], group_scale [n, B], group_zero [n, B], channel_scale fp32 [n]."""
-    searched = [_search_grid(part, importance, options) for part in groups.split(ROWS_AT_ONCE)]
+    parts = groups.split(ROWS_AT_ONCE)
+    searched = [_search_grid(part, importance, moment, options) for part in parts]
     grids, channel_scales = zip(*searched, strict=True)
     grid = _Grid(*(torch.cat(field) for field in zip(*map(_fields, grids), strict=True)))
     if options.weight_rounding == "gptq":
@@ -156,11 +159,14 @@ def _fields(grid: _Grid) -> tuple[torch.Tensor, ...]:
 
 
 def _search_grid(
-    groups: torch.Tensor, importance: torch.Tensor, options: FMPQOptions
+    groups: torch.Tensor, importance: torch.Tensor, moment: torch.Tensor, options: FMPQOptions
 ) -> tuple[_Grid, torch.Tensor]:
     """The grid of each group with the least weighted error, and the channel scales fp32 [n]."""
     low, high = _ranges(groups, options)
     channel_scale = _channel_scale(low, high, groups, options)
+    if options.weight_clip == "learned":
+        low, high = learned_range(groups, low, high, moment, options.weight_symmetric)
+        return _grid(low, high, channel_scale, options), channel_scale
     ratios = CLIP_RATIOS if options.weight_clip != "none" else (1.0,)
     best_error = torch.full(low.shape, torch.inf, device=groups.device)
     best_ratio = torch.ones_like(low)

@@ -24,32 +24,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from comet.fmpq.learned_clip import FIRST_FACTOR, fake_quantize
 from comet.methods.linear import ActivationGrid, Divide, FakeLinear
 from comet.methods.method import Block, LayerInput, Method
 from comet.methods.smoothquant import migration_scale
 from comet.models.families import Family
-
-# sigmoid(4) = 0.98: training starts from nearly the whole range, as in the authors' code.
-FIRST_FACTOR = 4.0
-
-
-def round_through(x: torch.Tensor) -> torch.Tensor:
-    """Rounded; the gradient passes as if it were not."""
-    return x + (x.round() - x).detach()
-
-
-def fake_quantize(
-    x: torch.Tensor, low: torch.Tensor, high: torch.Tensor, bits: int
-) -> torch.Tensor:
-    """x on the grid of ``bits`` bits from low <= 0 to high >= 0, restored (equation 2).
-
-    Gradients reach x, low and high; values outside the range pass theirs to the range alone.
-    """
-    levels = 2**bits - 1
-    scale = (high - low) / levels
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    zero = (-low / scale).round().detach()
-    return ((round_through(x / scale) + zero).clamp(0, levels) - zero) * scale
 
 
 class _Scale(nn.Module):
@@ -141,7 +120,7 @@ class OmniQuant(Method):
     transform: bool = False
     alpha: float = 0.5
     epochs: int = 2
-    clip_rate: float = 0.1
+    clip_rate: float = 0.3
     scale_rate: float = 0.01
 
     def quantize_layer(
