@@ -193,6 +193,8 @@ class Workflow:
             cwd=self.directory,
             env=environment(**self.environment),
             start_new_session=True,
+            # A shell that runs the tests in the background ignores this signal for all of them.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, options: tuple[str, ...] = (), expect: int | None = 0) -> str:
