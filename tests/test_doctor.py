@@ -156,6 +156,17 @@ def test_a_disk_that_is_nearly_full(monkeypatch, tmp_path):
     )
 
 
+def test_models_that_are_larger_than_the_gpu(monkeypatch, tmp_path):
+    configs = [REPOSITORY / "config" / "paper.yaml"]
+    report = diagnose(monkeypatch, A100, tmp_path, configs=configs)
+    problem = report["problems"]["model-memory"]
+    assert re.search(r"the GPU has 86 GB for .*llama-3-70b \(14\d GB\)", problem["what"])
+    assert "llama-1-30b" not in problem["what"]
+    targets = targets_of(report)
+    assert targets["accuracy"]["blocked_by"] == ["model-memory"]
+    assert targets["quantize"]["state"] == "runs"
+
+
 def test_little_memory_is_a_note(monkeypatch, tmp_path):
     targets = targets_of(diagnose(monkeypatch, MACHINES["little memory"], tmp_path))
     assert targets["accuracy"]["state"] == "runs"

@@ -12,7 +12,8 @@ from pathlib import Path
 from comet import hints
 from comet.doctor.costs import cost_of, minutes_of_earlier_runs
 from comet.doctor.machine import machine_facts
-from comet.doctor.problems import Problem, find_problems, uses_gpu
+from comet.doctor.model_memory import GB_OF_GIB, model_memory
+from comet.doctor.problems import Problem, find_problems, gpu_problems, uses_gpu
 from comet.doctor.rivals import rival_states
 from comet.doctor.sources import source_states
 from comet.doctor.text import as_text
@@ -20,7 +21,6 @@ from comet.errors import UserError
 from comet.speed.capability import slug
 
 VERSION = 1
-GB_OF_GIB = 2**30 / 1e9
 
 __all__ = ["as_text", "examine"]
 
@@ -96,12 +96,13 @@ def _targets(asked, config, problems, sources, facts, names, folder) -> list[dic
         return [_row(name, state="blocked", blocked_by=[blocker]) for name in known]
     free = facts["disk_free_gib"] * GB_OF_GIB
     problems |= target_problems(config, free) | _disk(config, free, names, folder)
+    problems |= model_memory(config, facts)
     at_once = 1 if uses_gpu(config, facts) else facts["cores"]
     rows = []
     for target in target_states(config, problems, sources):
         shown = ("makes", "kinds", "sources", "state", "blocked_by", "skips")
         fields = {name: getattr(target, name) for name in shown}
-        time = _time(target, config, facts, names, at_once, folder)
+        time = _time(target, config, problems, facts, names, at_once, folder)
         note = "; ".join(filter(None, (target.note, _short_of_memory(target, names, facts))))
         rows.append(_row(target.name, **fields, note=note or None, **time))
     return rows
@@ -113,7 +114,7 @@ def _row(name: str, **fields) -> dict:
     return {"name": name} | lists | unknown | fields
 
 
-def _time(target, config, facts, names, at_once, folder) -> dict:
+def _time(target, config, problems, facts, names, at_once, folder) -> dict:
     """Minutes from benchmark files where every job of the target has one, else the manual's."""
     from comet.doctor.targets import benchmark_files, gpu_minutes
 
@@ -123,7 +124,8 @@ def _time(target, config, facts, names, at_once, folder) -> dict:
     here = [folder / "benchmarks" / machine / name for name in files or ()]
     if (minutes := minutes_of_earlier_runs(here, at_once)) is not None:
         return {"minutes": round(minutes, 1), "minutes_from": "earlier runs on this machine"}
-    if facts["gpus"] and (minutes := gpu_minutes(target, config)):
+    usable = facts["gpus"] and not gpu_problems(problems)
+    if usable and (minutes := gpu_minutes(target, config)):
         return {"minutes": round(minutes, 1), "minutes_from": "as on an H200, without the build"}
     cost = cost_of(target.name, names)
     if cost is None or cost.minutes is None:

@@ -135,11 +135,14 @@ def _need(target: Target, kind: str, config: dict, problems: dict, sources: dict
         _skip_parts(target, kind, config, problems)
     else:
         _block(target, problems, "device")
+    if kind == "accuracy":
+        _block(target, problems, "model-memory")
 
 
 def _skip_parts(target: Target, kind: str, config: dict, problems: dict) -> None:
     if missing := gpu_problems(problems):
-        for name in missing:
+        # With another driver or torch, the library still has to be of the right compiler.
+        for name in [*missing, *(name for name in ("nvcc",) if name in problems)]:
             target.skips.setdefault(name, []).append(TIMED[kind])
         if target.name in FIGURES:
             target.note = "shows a reference run, or published numbers alone"
