@@ -139,6 +139,11 @@ def wrapped(label: str, width: int = 30) -> str:
     return "\n".join(textwrap.wrap(label, width)) or label
 
 
+def share(value: float, form: str) -> str:
+    """A formatted number, or a dash where there is none."""
+    return f"{value:{form}}" if value == value else "\u2013"
+
+
 def said(lines: list[str]) -> list[str]:
     """The lines wrapped to a panel as wide as the figure."""
     return [part for line in lines for part in textwrap.wrap(line, int(WIDTH * 13))]

@@ -1,79 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table 2: zero-shot accuracy by number format, measured here and published."""
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from comet.figures import bars, measured, published, style
+from comet.accuracy.recovery import METRICS, TaskRow, task_rows
+from comet.data.tasks import TASKS
+from comet.figures import measured, published, style, table1
 from comet.figures.spec import FigureInputs, FigureSpec
+from comet.figures.table import Table, draw_table
 
 FILE = "table2_zeroshot.csv"
-METRICS = ("acc", "acc_norm")
+AVERAGE = ("8B FP16", "8B W4A16", "70B W4A8KV4")
 NOTES = [
-    "avg is the printed average; three of them lie 0.06 to 0.08 below the mean of the printed task "
-    "values. Whether the paper reports acc or acc_norm is not stated; its HellaSwag values look "
-    "like acc. The axis of the published panels starts at 40 %."
+    "\u00b1 is lm-eval's standard error; of a mean, that of independent tasks. Against 16 bit: the "
+    "share of right answers relative to 16 bit on the same items, and its 95 % interval by "
+    "bootstrap over items. A star: more than two paired standard errors from 16 bit.",
+    "Published: whether the paper reports acc or acc_norm is not stated, its HellaSwag values look "
+    "like acc; BoolQ is not among its tasks.",
+    "e: three printed averages lie 0.06 to 0.08 below the mean of the printed task values.",
 ]
 
 
 def draw(inputs: FigureInputs) -> Figure:
-    """Draw one panel for each measured model and metric, then LLaMA-3-8B and -70B of the paper."""
-    rows = published.rows(inputs.paper, FILE)
-    sizes = published.unique(row["size"] for row in rows)
+    """Draw a table for each measured model and metric, then LLaMA-3-8B and -70B of the paper."""
     shown = measured.show(inputs, "accuracy", SPEC.selects)
-    panels: dict[tuple, list[dict]] = {}
-    for record in shown.records:
-        panels.setdefault((record["case"]["model"], record["metric"]), []).append(record)
-    heights = [2.2] * len(panels)
+    tables = [table for metric in METRICS for table in measured_tables(shown, inputs, metric)]
+    paper = published_tables(published.rows(inputs.paper, FILE))
+    heights = [table.height for table in tables]
     heights += style.text_heights(shown.missing)
-    heights += [2.2] * len(sizes)
-    fig = style.new_figure(sum(heights) + 1.6)
+    heights += [table.height for table in paper]
+    fig = style.new_figure(sum(heights) + 2.0)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-    backends = published.unique(r["backend"] for r in shown.records)
-    colour = style.colours(backends)
-    for ax, ((model, metric), records) in zip(axes, panels.items(), strict=False):
-        _measured_panel(ax, records, backends, colour)
-        title = f"Measured on {shown.device}: {inputs.label(model)}, {metric}"
-        ax.set_title(title, loc="left")
+    for ax, table in zip(axes, tables, strict=False):
+        draw_table(ax, table)
     if shown.missing:
-        style.say(axes[len(panels)], shown.missing)
-    series = published.unique(_series(row) for row in rows)
-    published_colour = style.colours(series)
-    for ax, size in zip(axes[-len(sizes) :], sizes, strict=True):
-        _published_panel(ax, [r for r in rows if r["size"] == size], series, published_colour)
-        ax.set_title(f"Published, Table 2: LLaMA-3-{size}", loc="left")
-    fig.supylabel("accuracy, %", fontsize=9)
-    entries = [(name, "measured", colour[name]) for name in backends]
-    entries += [(name, "published", published_colour[name]) for name in series]
-    style.legend(fig, SPEC.title, entries, shown.device, columns=5)
-    style.footnote(fig, NOTES)
+        style.say(axes[len(tables)], shown.missing)
+    for ax, table in zip(axes[-len(paper) :], paper, strict=True):
+        draw_table(ax, table)
+    style.legend(fig, SPEC.title, device=shown.device, columns=3)
+    style.footnote(fig, [*NOTES, *table1.fewer_rows(inputs, shown, SPEC.selects)])
     return fig
 
 
-def _series(row: dict) -> str:
-    return "FP16" if row["bits"] == "FP16" else f"{row['bits']} {row['method']}"
+def measured_tables(shown: measured.Shown, inputs: FigureInputs, metric: str) -> list[Table]:
+    """One table for each model and number of items; ``acc_norm`` where a task has it."""
+    if metric not in {record["metric"] for record in shown.records}:
+        return []
+    names = table1.row_names(shown.records)
+    tables = []
+    for (model, limit), rows in task_rows(shown.records, metric).items():
+        tasks = [task for task in TASKS if any(task in row.cells for row in rows)]
+        if metric == "acc_norm" and not any(metric in TASKS[task].metrics for task in tasks):
+            continue
+        counts = {row.cells[task].items for row in rows for task in row.cells}
+        items = f"the first {limit} items of each" if limit else f"all {sum(counts)} items"
+        title = (
+            f"Measured on {shown.device}: {inputs.label(model)}\n{metric}, %, zero-shot, {items}"
+        )
+        heads = [TASKS[task].label for task in tasks] + ["mean", "against 16 bit"]
+        rows = sorted(rows, key=lambda row: table1.order(row.backend))
+        cells = [(names[row.backend], _cells(row, tasks)) for row in rows]
+        strong = {n for n, row in enumerate(rows) if row.backend.startswith("fmpq-w4ax")}
+        tables.append(Table(title, "measured", heads, cells, strong))
+    return tables
 
 
-def _published_panel(ax: Axes, rows: list[dict], series: list[str], colour: dict) -> None:
-    groups = published.unique(row["task"] for row in rows)
-    drawn = {(row["task"], _series(row)): bars.Bar(float(row["value"])) for row in rows}
-    bars.grouped_bars(ax, groups, series, drawn, colour, gap_font=7.5, values=".1f")
-    ax.set_ylim(40, 97)
+def _cells(row: TaskRow, tasks: list[str]) -> list[str | None]:
+    cells: list[str | None] = []
+    for task in tasks:
+        cell = row.cells.get(task)
+        if cell is None:
+            cells.append(None)
+            continue
+        star = "*" if cell.difference and cell.difference.beyond_two else ""
+        cells.append(f"{100 * cell.value:.1f} \u00b1 {100 * cell.stderr:.1f}{star}")
+    cells.append(f"{100 * row.mean:.1f} \u00b1 {100 * row.stderr:.1f}")
+    if row.relative is None:
+        return [*cells, None]
+    low, high = (style.share(end, ".0%") for end in (row.relative.low, row.relative.high))
+    return [*cells, f"{style.share(row.relative.value, '.1%')} ({low} to {high})"]
 
 
-def _measured_panel(ax: Axes, records: list[dict], backends: list[str], colour: dict) -> None:
-    groups = published.unique(r["case"]["task"] for r in records)
-    drawn = {
-        (r["case"]["task"], r["backend"]): bars.Bar(100 * r["median"], r["origin"]) for r in records
-    }
-    bars.grouped_bars(ax, groups, backends, drawn, colour, gap_font=7.5, values=".1f")
+def published_tables(rows: list[dict[str, str]]) -> list[Table]:
+    """The paper's table, one for each size of LLaMA-3."""
+    tables = []
+    for size in published.unique(row["size"] for row in rows):
+        own = [row for row in rows if row["size"] == size]
+        tasks = published.unique(row["task"] for row in own)
+        value = {(row["bits"], row["method"], row["task"]): row["value"] for row in own}
+        methods = published.unique((row["bits"], row["method"]) for row in own)
+        cells = []
+        for bits, method in methods:
+            line = [f"{float(value[bits, method, task]):.1f}" for task in tasks]
+            if f"{size} {bits}" in AVERAGE:
+                line[-1] += " $^e$"
+            cells.append((f"{bits} {method}", line))
+        strong = {n for n, (_, method) in enumerate(methods) if method == "FMPQ"}
+        title = f"Published, Table 2: LLaMA-3-{size}, %, zero-shot"
+        tables.append(Table(title, "published", tasks, cells, strong))
+    return tables
 
 
 SPEC = FigureSpec(
     name="table2",
     title="Table 2: zero-shot accuracy by number format",
-    caption="Accuracy in percent (higher is better). The paper gives LLaMA-3 8B and 70B on five "
-    "tasks; BoolQ is not among them.",
+    caption="Accuracy in percent (higher is better), by lm-eval's prompts and metrics. The paper "
+    "gives LLaMA-3 8B and 70B on five tasks. Differences below two standard errors are not "
+    "findings.",
     paper_item="Table 2",
     kinds_needed=("accuracy",),
     draw=draw,

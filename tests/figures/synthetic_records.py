@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small made-up records for figure and report tests; no number here was measured."""
 
+import math
+
 from comet.measurements import Measurement, skipped
 
 ENVIRONMENT = {"device": "Test GPU", "python": "3.11", "versions": {"torch": "2.13.0"}}
@@ -36,7 +38,53 @@ def skip(kind: str, case: dict, metric: str, backend: str) -> dict:
 def accuracy(model: str = "tiny", dataset: str = "text") -> list[dict]:
     """One perplexity for each backend of ``PPL``."""
     case = {"model": model, "dataset": dataset, "split": "test", "context": 64, "windows": "0-1"}
-    return [record("accuracy", case, "ppl_token_64", "1", b, v) for b, v in PPL.items()]
+    found = []
+    for backend, value in PPL.items():
+        sums = [63 * (math.log(value) + shift) for shift in (0.01, -0.01)]
+        method = {"row": backend.upper(), "window_losses": sums}
+        found.append(
+            record("accuracy", case, "ppl_token_64", "1", backend, value, method=method)
+        )
+    return found
+
+
+def zero_shot(model: str = "tiny", limit: int | None = 8) -> list[dict]:
+    """Two rows on two tasks; PIQA has acc_norm as well."""
+    items = {
+        ("w16a16", "piqa", "acc"): "11111100",
+        ("w16a16", "piqa", "acc_norm"): "11111110",
+        ("w16a16", "winogrande", "acc"): "11110000",
+        ("fmpq-w4axkv4", "piqa", "acc"): "11110000",
+        ("fmpq-w4axkv4", "piqa", "acc_norm"): "11111000",
+        ("fmpq-w4axkv4", "winogrande", "acc"): "11100000",
+    }
+    found = []
+    for (backend, task, metric), answers in items.items():
+        case = {"model": model, "dataset": task, "task": task, "limit": limit}
+        method = {"row": backend.upper(), "items": answers, "stderr": 0.1}
+        share = answers.count("1") / 8
+        found.append(record("accuracy", case, metric, "1", backend, share, method=method))
+    return found
+
+
+def kv_variants(name: str = "granularity") -> list[dict]:
+    """16 bit, the default and one more variant of the KV cache, on two windows."""
+    found = []
+    for label, value in {"16 bit": 20.0, "K channel x 64 tokens, V token": 20.5, "K token": 22.0}.items():
+        case = {
+            "model": "tiny",
+            "dataset": "text",
+            "split": "test",
+            "context": 64,
+            "windows": "0-1",
+            "kv": {"set": name, "variant": label},
+        }
+        sums = [63 * (math.log(value) + shift) for shift in (0.01, -0.01)]
+        method = {"window_losses": sums}
+        found.append(
+            record("accuracy", case, "ppl_token_64", "1", "w16a16-kv", value, method=method)
+        )
+    return found
 
 
 def quantize(layers: int = 3) -> list[dict]:

@@ -132,11 +132,33 @@ def test_perplexity_names_text_context_and_windows(paper):
     records = synthetic.accuracy() + synthetic.accuracy(dataset="other")
     inputs = FigureInputs(records, paper, labels={"text": "A text", "tiny": "Tiny model"})
     first, second, *_ = draw("table1", inputs).axes
-    title = "Measured on Test GPU: A text, test, context 64 tokens, windows 0-1"
+    title = "Measured on Test GPU: Tiny model\nA text, test, context 64 tokens, windows 0-1"
     assert first.get_title(loc="left") == title
     assert "other, test" in second.get_title(loc="left")
-    assert heights(solid(first)) == list(synthetic.PPL.values())
-    assert [t.get_text() for t in first.get_xticklabels()] == ["Tiny model"]
+    assert len(solid(first)) == 1
+    words = [text.get_text() for text in first.texts]
+    assert {f"{value:.2f}" for value in synthetic.PPL.values()} <= set(words)
+    assert "W16A16 (w16a16)" in words
+    change = words.index("30.00") + 1
+    assert words[change : change + 2] == ["+50.0%", "0.0%"]
+
+
+def test_a_run_with_fewer_rows_says_so(paper):
+    full, some = synthetic.accuracy(), synthetic.accuracy()[:2]
+    some_rows = draw("table1", FigureInputs(some, paper, reference=full)).get_supxlabel()
+    assert "This run measured 2 rows; 3 more" in some_rows.replace("\n", " ")
+    all_rows = draw("table1", FigureInputs(full, paper, reference=some)).get_supxlabel()
+    assert "This run measured" not in all_rows
+
+
+def test_zero_shot_accuracy_shows_errors_and_what_is_left_of_16_bit(paper):
+    first, second, *_ = draw("table2", FigureInputs(synthetic.zero_shot(), paper)).axes
+    words = [text.get_text() for text in first.texts]
+    assert "acc, %, zero-shot, the first 8 items of each" in first.get_title(loc="left")
+    assert {"75.0 \u00b1 10.0", "50.0 \u00b1 10.0", "43.8 \u00b1 7.1"} <= set(words)
+    assert any(word.startswith("70.0% (") for word in words)
+    assert "acc_norm" in second.get_title(loc="left")
+    assert "87.5 \u00b1 10.0" in [text.get_text() for text in second.texts]
 
 
 def test_kv4_loss_is_shown_alone_and_on_top(paper):

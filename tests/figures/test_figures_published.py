@@ -83,13 +83,25 @@ def test_fig14_says_that_the_oracle_is_missing(paper):
 
 
 def test_tables_show_every_cell(paper):
-    first = draw("table1", FigureInputs([], paper))
-    drawn = sorted(h for axes in first.axes for h in heights(axes))
-    assert drawn == column(published.rows(paper, "table1_perplexity.csv"), "ppl")
-    assert "4096" in first.get_supxlabel()
-    second = draw("table2", FigureInputs([], paper))
-    drawn = sorted(h for axes in second.axes for h in heights(axes))
-    assert drawn == column(published.rows(paper, "table2_zeroshot.csv"), "value")
+    for name, file, value, form in (
+        ("table1", "table1_perplexity.csv", "ppl", ".2f"),
+        ("table2", "table2_zeroshot.csv", "value", ".1f"),
+    ):
+        figure = draw(name, FigureInputs([], paper))
+        words = [text.split(" $")[0] for axes in figure.axes for text in texts(axes)]
+        drawn = sorted(float(word) for word in words if word.replace(".", "").isdigit())
+        cells = [float(f"{cell:{form}}") for cell in column(published.rows(paper, file), value)]
+        assert drawn == cells
+
+
+def test_table1_marks_the_traps_of_the_paper(paper):
+    figure = draw("table1", FigureInputs([], paper))
+    cells = texts(figure.axes[0])
+    assert {"5.12 $^a$", "4.57 $^a$", "3.12 $^a$", "6.15 $^b$", "6.89 $^c$"} <= set(cells)
+    assert "6.14" in cells and "5.19" in cells
+    notes = figure.get_supxlabel()
+    assert "a: value at context 4096" in notes and "b: one scale for a whole output" in notes
+    assert "68.6 $^e$" in texts(draw("table2", FigureInputs([], paper)).axes[0])
 
 
 def test_published_kv4_loss_is_the_difference_of_two_rows(paper):
