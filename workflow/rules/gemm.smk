@@ -17,7 +17,7 @@ rule build_variant:
     threads: 2
     params:
         architectures=config["kernels"]["architectures"],
-        defines=lambda wildcards: VARIANTS[wildcards.variant],
+        defines=variant_defines,
     script:
         "../scripts/build_kernels.py"
 

@@ -2,6 +2,10 @@
 """Input and parameter functions of the rules that watch kernels."""
 
 
+def variant_defines(wildcards):
+    return VARIANTS[wildcards.variant]
+
+
 def wanted_profile(wildcards):
     """Joined profile records; a configuration without any is told what to name."""
     if not KINDS["profile"]:
