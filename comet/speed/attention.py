@@ -47,8 +47,9 @@ def measure_attention(
         keep: folder of finished cases, as in ``comet.speed.gemm.measure``.
 
     Returns:
-        ``time`` in microseconds of each case and backend; for COMET's also ``append_time``, the
-        mean of 64 steps, and ``append_share``, that in percent of ``time``. ``skipped`` or
+        ``time`` in microseconds of each case and backend; for COMET's also the same without
+        overlapping launches, ``append_time``, the mean of 64 steps, and ``append_share``, that in
+        percent of ``time``. ``skipped`` or
         ``failed`` with the reason otherwise.
 
     Raises:

@@ -115,7 +115,9 @@ def test_kv4_decodes_from_rotated_pools(kv4):
 
 def test_kv4_appends_64_steps_of_which_the_last_seals(kv4, monkeypatch):
     seen = []
-    monkeypatch.setattr(comet_kv4, "kv4_append", lambda *operands: seen.append(operands))
+    monkeypatch.setattr(
+        comet_kv4, "kv4_append", lambda *operands, dependent_launch: seen.append(operands)
+    )
     calls = comet_kv4._appends(SHAPE, CPU)
     assert len(calls) == len(kv4.besides["append_time"]) == 2 * PAGE
     for call in calls:

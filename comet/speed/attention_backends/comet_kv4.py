@@ -15,13 +15,14 @@ from comet.speed.timer import copies_past_l2
 def kv4(shape: AttentionShape, device: torch.device) -> Workload:
     """Decode from sealed pages with random codes, pages of 64 tokens in random order.
 
-    ``append_time`` is timed beside it: the mean of 64 consecutive steps, one of which seals a page.
+    Launches overlap (programmatic dependent launch) where the GPU can; ``time_without_overlap`` is
+    the same without. ``append_time`` is the mean of 64 steps in turn, one of which seals a page.
     """
     pages = -(-shape.context // PAGE)
     size = shape.batch * pages * shape.kv_heads * page_bytes(shape.head_dim)
     copies = copies_past_l2(size, device)
     query = shape.query(device)
-    plan = plan_of(shape.batch, shape.kv_heads, shape.head_dim, pages, device)
+    plan = plan_of(shape.batch, shape.kv_heads, shape.head_dim, pages, device, shape.group)
     batches = []
     for seed in range(copies):
         cache = PagedKV4Cache(
@@ -34,9 +35,12 @@ def kv4(shape: AttentionShape, device: torch.device) -> Workload:
         )
         batches.append(cache.batch(cache.fill_random([shape.context] * shape.batch, seed)))
     return Workload(
-        [lambda b=b: kv4_decode(query, *b) for b in batches],
-        {"append_time": _appends(shape, device)},
-        {"copies": copies, "page": PAGE, "plan": vars(plan)},
+        [lambda b=b: kv4_decode(query, *b, dependent_launch=True) for b in batches],
+        {
+            "time_without_overlap": [lambda b=b: kv4_decode(query, *b) for b in batches],
+            "append_time": _appends(shape, device),
+        },
+        {"copies": copies, "page": PAGE, "plan": vars(plan), "dependent_launch": True},
     )
 
 
@@ -71,7 +75,7 @@ def _appends(shape: AttentionShape, device: torch.device) -> list:
         for step in range(PAGE)
     ]
     return [
-        lambda p=pool, n=now: kv4_append(key, value, *p, tables, n, slots)
+        lambda p=pool, n=now: kv4_append(key, value, *p, tables, n, slots, dependent_launch=True)
         for now in lengths
         for pool in pools
     ]
