@@ -13,6 +13,7 @@ from comet.files import write_text
 from comet.report import tables
 from comet.report.attention import attention_summary
 from comet.report.contradictions import CONTRADICTIONS
+from comet.report.gemm import gemm_summary
 
 MOST_ROWS = 400
 
@@ -49,6 +50,7 @@ def render(
             for name in specs
         ],
         "columns": tables.COLUMNS,
+        "gemm": gemm_summary(records, reference_records),
         "attention": attention_summary(records, reference_records),
         "skipped": tables.skipped_rows(records, labels),
         "contradictions": CONTRADICTIONS,

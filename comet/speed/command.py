@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from comet.measurements import gather, write_records
+from comet.measurements import gather, read_records, write_records
 from comet.speed import capability
 from comet.speed.attention_command import add_attention
 from comet.speed.cases import MODES, PAPER_M, SUITE_M, Job, jobs_of, shard_of
@@ -27,6 +27,7 @@ def add_bench(commands: argparse._SubParsersAction) -> None:
     bench = commands.add_parser("bench", help=text, description=text)
     kinds = bench.add_subparsers(required=True, metavar="WHAT")
     _add_gemm(kinds)
+    _add_bars(kinds)
     for suite, what in (
         ("reference", "The six linear layers on which rival kernels are compared."),
         ("modes", f"The scales of W4Ax on the reference layers: {', '.join(MODES)}."),
@@ -48,6 +49,20 @@ def _add_gemm(kinds) -> None:
     parser = _parser(kinds, "gemm", what, _gemm)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="such as LLaMA-3-8B")
     _add_shared(parser, PAPER_M)
+
+
+def _add_bars(kinds) -> None:
+    what = "Geometric means of a run over the reference layers, against their bars."
+    parser = kinds.add_parser("bars", help=what, description=what)
+    parser.add_argument("records", type=Path, nargs="+", help="such as results/h200/gemm.jsonl")
+    parser.set_defaults(run=_bars)
+
+
+def _bars(options: argparse.Namespace) -> None:
+    from comet.speed.gemm_bars import as_markdown, batch_rows
+
+    records = [record.as_dict() for path in options.records for record in read_records(path)]
+    print(as_markdown(batch_rows(records)))
 
 
 def _add_suite(kinds, suite: str, what: str) -> None:
