@@ -118,7 +118,7 @@ def test_kv4_appends_64_steps_of_which_the_last_seals(kv4, monkeypatch):
     monkeypatch.setattr(
         comet_kv4, "kv4_append", lambda *operands, dependent_launch: seen.append(operands)
     )
-    calls = comet_kv4._appends(SHAPE, CPU)
+    calls = comet_kv4._appends(SHAPE, CPU)["append_time"]
     assert len(calls) == len(kv4.besides["append_time"]) == 2 * PAGE
     for call in calls:
         call()
@@ -131,12 +131,17 @@ def test_kv4_appends_64_steps_of_which_the_last_seals(kv4, monkeypatch):
 
 def test_kv4_appends_are_real_ones(monkeypatch):
     monkeypatch.setattr(comet_kv4, "copies_past_l2", lambda _bytes, _device: 1)
-    calls = comet_kv4._appends(SHAPE, CPU)
+    calls = comet_kv4._appends(SHAPE, CPU)["append_time"]
     for call in calls:
         call()
     cache = calls[0].__defaults__[0][0]
     assert cache.shape == (2, 2, page_bytes(64))
     assert cache.any(dim=-1).all()
+
+
+def test_kv4_appends_of_a_small_batch_are_not_timed(monkeypatch):
+    monkeypatch.setattr(comet_kv4, "copies_past_l2", lambda _bytes, _device: 25)
+    assert comet_kv4._appends(SHAPE, CPU) == {}
 
 
 @pytest.fixture
