@@ -94,6 +94,16 @@ inline void enter() {
   swapcontext(&block->current->context, &block->scheduler);
 }
 
+inline void prepare(Fiber& fiber, unsigned thread) {
+  fiber.thread = thread;
+  fiber.stack.reset(new char[kStackBytes]);
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, enter, 0);
+}
+
 inline void run_block(int threads, size_t shared_bytes, const std::function<void()>& kernel) {
   Block here;
   block = &here;
@@ -102,16 +112,7 @@ inline void run_block(int threads, size_t shared_bytes, const std::function<void
   here.warps.resize(threads / 32);
   here.meeting.expected = threads;
   here.shared.assign(shared_bytes / 8 + 1, 0x7ff8dead7e01dead);  // NaN in every float type
-  for (int i = 0; i < threads; ++i) {
-    Fiber& fiber = here.fibers[i];
-    fiber.thread = i;
-    fiber.stack.reset(new char[kStackBytes]);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, enter, 0);
-  }
+  for (int i = 0; i < threads; ++i) prepare(here.fibers[i], i);
   for (bool running = true; running;) {
     running = false;
     for (Fiber& fiber : here.fibers) {
