@@ -8,7 +8,8 @@ activations and in weights. Section 4.2: the others are INT4 in groups of 128, s
 token and head. Section 5.1: weights are rounded by GPTQ; ranges are clipped to 0.85 (weights) and
 0.9 (activations).
 
-The share of INT8 follows from the model: 128 of 576 channels are 22 %.
+The authors' code lets a symmetric activation take the code -8; here codes are within +-7. The share
+of INT8 follows from the model: 128 of 576 channels are 22 %.
 """
 
 from collections.abc import Mapping

@@ -8,9 +8,9 @@ INT4 restores to is INT8 again. Per output channel without groups: asymmetric IN
 SmoothAttention (equations 9 to 11): K is divided and Q multiplied by lambda_i = max |K_i|^alpha,
 alpha = 0.5, equal within the pairs (i, i + D/2) that RoPE turns, so that it folds into the linears.
 Section 4.3: the inputs of a block (after a norm) are rotated by a Hadamard; its outputs (before the
-output linears) are smoothed with a migration strength near 0; channels of a group are reordered by
-their magnitude; the range of weights is found by a grid search. Activations INT8 per token, KV4 per
-token and head, asymmetric.
+output linears) are smoothed with a migration strength near 0, and where weights have groups,
+reordered by their magnitude; the range of weights is found by a grid search. Activations INT8 per
+token, KV4 per token and head, asymmetric. The authors' configurations also round weights by GPTQ.
 
 Two deviations: the search minimizes the squared weight error weighted by E[x^2], which is the
 output error of uncorrelated channels, for Q and K too; and lambda is taken from the magnitude
@@ -43,14 +43,14 @@ class QoQ(Method):
         group: input channels that share the second scale; None means one scale per output channel.
         attention_strength: alpha of SmoothAttention.
         output_strength: migration strength of block outputs.
-        rounding: ``nearest``, or ``gptq`` on the grid that the search found.
+        rounding: ``gptq`` on the grid that the search found, or ``nearest``.
         activations: how inputs are rounded.
     """
 
     group: int | None = 128
     attention_strength: float = 0.5
     output_strength: float = 0.05
-    rounding: str = "nearest"
+    rounding: str = "gptq"
     activations: ActivationGrid = ActivationGrid(bits=8)
 
     def quantize_layer(
@@ -74,17 +74,16 @@ class QoQ(Method):
     ) -> tuple[nn.Module, ...]:
         if seen.group.norm is not None:
             norm = layer.get_submodule(seen.group.norm)
-            transforms = (*unscaled(norm), whole_rotation(len(seen.absmax)))
-        else:
-            weight = layer.get_submodule(seen.group.linears[0]).weight.detach().float()
-            largest, size = seen.absmax, weight.abs().amax(dim=0)
-            if seen.group.name == "attn_out":
-                largest, size = (_over_query_heads(part, block) for part in (largest, size))
-            transforms = (Divide(migration(largest, size, self.output_strength)),)
+            return (*unscaled(norm), whole_rotation(len(seen.absmax)))
+        weight = layer.get_submodule(seen.group.linears[0]).weight.detach().float()
+        largest, size = seen.absmax, weight.abs().amax(dim=0)
+        if seen.group.name == "attn_out":
+            largest, size = (_over_query_heads(part, block) for part in (largest, size))
+        factor = migration(largest, size, self.output_strength)
         if self.group is None:
-            return transforms
-        energy = transformed_moment(seen.moment, transforms).diagonal()
-        return (*transforms, Gather(energy.argsort(descending=True, stable=True)))
+            return (Divide(factor),)
+        order = (seen.absmax / factor).argsort(descending=True, stable=True)
+        return Divide(factor), Gather(order)
 
     def _restore(self, weight: torch.Tensor, moment: torch.Tensor) -> torch.Tensor:
         if self.group is None:
@@ -147,19 +146,19 @@ def progressive(
     """
     energy, best, least = moment.diagonal(), None, None
     for ratio in WeightGrid().ratios:
-        grid = _progressive_grid(weight, group, ratio)
-        error = _group_errors(_through_int8(weight, *grid) - weight, energy, group)
+        grid = progressive_grid(weight, group, ratio)
+        error = _group_errors(through_int8(weight, *grid) - weight, energy, group)
         if best is None:
             best, least = grid, error
         better = (error < least).repeat_interleave(group, dim=1)[:, : weight.shape[1]]
         best = tuple(torch.where(better, new, old) for new, old in zip(grid, best, strict=True))
         least = torch.minimum(least, error)
     if rounding == "nearest":
-        return _through_int8(weight, *best)
+        return through_int8(weight, *best)
     return walk_columns(weight, moment, _as_walk_grid(*best))[1]
 
 
-def _progressive_grid(
+def progressive_grid(
     weight: torch.Tensor, group: int, ratio: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scale of INT8 fp32 [N, 1] spread over K; integer scale and zero point of INT4; all [N, K]."""
@@ -179,7 +178,7 @@ def _progressive_grid(
     return scale, *spread
 
 
-def _through_int8(
+def through_int8(
     weight: torch.Tensor, scale: torch.Tensor, step: torch.Tensor, zero: torch.Tensor
 ) -> torch.Tensor:
     """Equations 5 to 8: to INT8 codes, from these to INT4, and back through both scales."""

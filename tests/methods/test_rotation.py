@@ -12,7 +12,7 @@ from comet.fmpq.pipeline import Calibration
 from comet.methods.atom import outliers_last
 from comet.methods.linear import ActivationGrid
 from comet.methods.pipeline import apply_method, load_method_model
-from comet.methods.qoq import key_factors, progressive
+from comet.methods.qoq import key_factors, progressive, progressive_grid, through_int8
 from comet.methods.registry import METHODS
 from comet.methods.rotation import (
     block_rotation,
@@ -168,6 +168,22 @@ def test_progressive_weights_restore_to_int8_within_the_range(rounding):
     for group in integers.round().int().split(128, dim=1):
         assert all(len(row.unique()) <= 16 for row in group)
     assert (restored - weight).norm() < 0.15 * weight.norm()
+
+
+def test_both_steps_of_progressive_weights_round_as_torch_rounds():
+    weight = random(24, 200)
+    scale, step, zero = progressive_grid(weight, 128, 1.0)
+    fake = torch.fake_quantize_per_channel_affine
+    none = torch.zeros(24, dtype=torch.int32)
+    wide = fake(weight, scale[:, 0], none, 0, -119, 119) / scale
+    parts = [
+        fake(part, step[:, at], zero[:, at].int(), 0, 0, 15)
+        for part, at in zip(wide.round().split(128, dim=1), (0, 128), strict=True)
+    ]
+    expected = torch.cat(parts, dim=1) * scale
+    # torch multiplies by the reciprocal of a scale, so a quotient halfway may go the other way.
+    close = torch.isclose(through_int8(weight, scale, step, zero), expected, rtol=1e-4, atol=1e-6)
+    assert close.float().mean() > 0.995
 
 
 def test_factors_of_keys_are_equal_in_a_pair_and_grow_with_it():
