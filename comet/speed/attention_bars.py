@@ -87,6 +87,35 @@ def verdict(records: list[dict]) -> Verdict:
     return Verdict(rows, missing, mean, bar, _append_share(records))
 
 
+def sentences(found: Verdict, whose: str) -> list[str]:
+    """What a verdict says, for people.
+
+    Args:
+        found: with at least one row.
+        whose: ``this run`` or another name of where the rows come from.
+    """
+    limits = ", ".join(f"{name} {limit:.1f}" for name, limit in BARS.items())
+    total = len(found.rows) + len(found.missing)
+    said = [
+        f"Geometric mean over {len(found.rows)} of {total} rows of {whose} (at least "
+        f"{LEAST_BYTES / 1e6:.0f} MB of 16-bit KV each): {found.mean:.2f}. Bars: {limits}; ceiling "
+        f"by traffic {CEILING:.2f}. Reached: {found.bar}."
+    ]
+    if found.missing:
+        said.append(
+            "Rows without a measurement of KV4 and of both 16-bit kernels in one run: "
+            f"{'; '.join(found.missing)}."
+        )
+    where = "{model}, batch {batch}, context {context}".format(**APPEND_CASE)
+    if found.append_share is None:
+        return [*said, f"The append of a token was not measured for {where}."]
+    return [
+        *said,
+        f"The append of a token takes {found.append_share:.2f} % of decode ({where}; mean of 64 "
+        f"steps, one of which seals a page; limit {APPEND_LIMIT:.0f} %).",
+    ]
+
+
 def _append_share(records: list[dict]) -> float | None:
     shares = [
         record["median"]

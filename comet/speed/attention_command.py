@@ -42,8 +42,9 @@ def add_attention(kinds: argparse._SubParsersAction) -> None:
 
 
 def _attention(options: argparse.Namespace) -> None:
-    from comet.measurements import gather, write_records
+    from comet.measurements import gather, read_records, write_records
     from comet.speed import capability
+    from comet.speed.attention_bars import sentences, verdict
     from comet.speed.attention_bench import attention_records, estimated_seconds, memory_records
     from comet.speed.attention_cases import MODELS, attention_jobs
     from comet.speed.cases import shard_of
@@ -69,3 +70,6 @@ def _attention(options: argparse.Namespace) -> None:
         records += memory_records(list(MODELS), config, options.seed)
         write_records(out / "attention.jsonl", records)
     print(out / "attention.jsonl")
+    found = verdict([record.as_dict() for record in read_records(out / "attention.jsonl")])
+    if found.rows:
+        print("\n".join(sentences(found, "this run")))

@@ -189,3 +189,12 @@ def test_the_command_lists_what_would_run(capsys):
     said = capsys.readouterr()
     assert said.out.splitlines()[0].startswith("llama2-7b batch 1 context 1024: comet-kv4 sdpa")
     assert "19 cases, about" in said.err
+
+
+def test_the_command_says_what_the_run_reaches(tmp_path, monkeypatch, capsys):
+    measured = [Measurement(**record) for record in reference_run(2.7)]
+    monkeypatch.setattr(attention_bench, "attention_records", lambda *_: measured)
+    assert main(["bench", "attention", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "over 26 of 26 rows of this run" in said and "Reached: good." in said
+    assert "append of a token was not measured" in said
