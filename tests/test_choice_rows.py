@@ -26,6 +26,17 @@ def test_choices_stand_beside_the_default_of_the_same_text():
     assert rows[1] == rows[1] | {"Model": "m", "Perplexity": "44.00"}
 
 
+def test_what_a_choice_costs_a_kernel():
+    plus = {"act_zero_point": True, "act_hadamard": True, "channel_order": "moved"}
+    rows = choice_rows([record(40.0, {}), record(36.0, plus), record(41.0, {"migration": 0.5})])
+    assert [row["Cost in a kernel"] for row in rows] == [
+        "none",
+        "sm_90a: none; sm_80: one precomputed weight sum a block; "
+        "7 additions a value where activations are quantized",
+        "none",
+    ]
+
+
 def test_without_a_default_nothing_is_compared():
     (row,) = choice_rows([record(44.0, {"int8_share": 0.0})])
     assert row["Against the base"] == "unknown"

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the default method must reach on the default model: WikiText-2 raw, windows 0-5 of 1024."""
 
+import math
+
 import pytest
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.accuracy.rows import ROWS
 from comet.data.entries import TextEntry
 from comet.data.prepare import prepare_text
-from comet.fmpq.options import FMPQOptions
+from comet.fmpq.options import PLUS, FMPQOptions
 from comet.fmpq.pipeline import Calibration, quantize_model
 from comet.methods.pipeline import apply_method
 from comet.methods.registry import METHODS
@@ -49,7 +51,7 @@ def score(place):
         if row.method and not (place / checkpoint).exists():
             apply_method(checkpoint, METHODS[checkpoint], folder, calibration, place / checkpoint)
         if row.checkpoint and not (place / checkpoint).exists():
-            options = FMPQOptions()
+            options = FMPQOptions(**(PLUS if checkpoint == "fmpq-plus" else {}))
             known[checkpoint] = quantize_model(
                 folder, calibration, place / checkpoint, options, checkpoint, MODEL, {}, seed=0
             )
@@ -76,14 +78,36 @@ def test_sixteen_bit_is_the_known_baseline(score):
     assert score("w16a16") == pytest.approx(26.99, abs=0.05)
 
 
+def gap_closed(score, backend):
+    """Share of the way from W4A4 to W4A16 in log perplexity, both on weights in natural order."""
+    worst, best = score("fmpq-w4a4"), score("fmpq-w4a16")
+    return math.log(worst / score(backend)) / math.log(worst / best)
+
+
+def int8_shares(score, checkpoint):
+    return [r.median for r in score.known[checkpoint] if r.metric == "int8_block_share"]
+
+
 def test_four_bit_weights(score):
-    assert score("fmpq-w4a16") <= 36.5
+    assert score("fmpq-w4a16") <= 33.0
+
+
+def test_four_bit_weights_and_activations_are_the_known_reference(score):
+    assert score("fmpq-w4a4") == pytest.approx(225, rel=0.1)
 
 
 def test_mixed_precision_with_at_most_a_fifth_of_blocks_in_int8(score):
-    assert score("fmpq-w4ax") <= 48
-    shares = [r.median for r in score.known["fmpq"] if r.metric == "int8_block_share"]
+    assert score("fmpq-w4ax") <= 42.4
+    assert gap_closed(score, "fmpq-w4ax") >= 0.86
+    shares = int8_shares(score, "fmpq")
     assert len(shares) == 30 and max(shares) <= 20
+
+
+@pytest.mark.slow
+def test_beyond_the_paper_with_the_same_blocks_in_int8(score):
+    assert score("fmpq-plus-w4ax") <= 37.7
+    assert gap_closed(score, "fmpq-plus-w4ax") >= 0.92
+    assert int8_shares(score, "fmpq-plus") == int8_shares(score, "fmpq")
 
 
 def test_the_kv_cache_costs_at_most_three_percent(score):
