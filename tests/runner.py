@@ -208,14 +208,14 @@ class Workflow:
     def interrupt(self, target: str, ready: Callable[[], bool], how: signal.Signals) -> str:
         """Start a target and send a signal to all its processes as soon as ``ready``."""
         process = self.start(target)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not ready():
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline, "the run never became ready to be interrupted"
             time.sleep(0.05)
         # As a terminal does it: all processes of the run get the signal.
         os.killpg(process.pid, how)
-        return process.communicate(timeout=120)[0]
+        return process.communicate(timeout=300)[0]
 
     def path(self, *parts: str) -> Path:
         return self.directory.joinpath("results", "local-tiny", *parts)
