@@ -4,7 +4,6 @@
 import copy
 import csv
 import difflib
-import itertools
 import json
 import re
 import tempfile
@@ -14,23 +13,26 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
-from comet.data.tasks import NO_LAMBADA, TASKS
+from comet.accuracy.cases import FMPQ_CHECKPOINTS, accuracy_cases, checkpoint_of, fmpq_section
+from comet.data.tasks import NO_LAMBADA
 from comet.errors import UserError
-from comet.measurements import REPOSITORY, case_id
+from comet.measurements import REPOSITORY
 from comet.speed.serving.cases import serving_jobs
+
+__all__ = [
+    "FMPQ_CHECKPOINTS",
+    "accuracy_cases",
+    "check",
+    "check_windows",
+    "checkpoint_of",
+    "fmpq_section",
+    "load_config",
+    "merge",
+]
 
 SCHEMA = REPOSITORY / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT = REPOSITORY / "config" / "config.yaml"
 SHAPES = REPOSITORY / "resources" / "paper" / "model_shapes.csv"
-FMPQ_CHECKPOINTS = ("natural", "fmpq", "fmpq-plus")
-CHECKPOINT_OF_ROW = {
-    "w16a16": None,
-    "fmpq-w4a16": "natural",
-    "fmpq-w4a4": "natural",
-    "fmpq-w4ax": "fmpq",
-    "fmpq-token-block-w4ax": "fmpq",
-    "fmpq-plus-w4ax": "fmpq-plus",
-}
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "opt")
 RANDOM_FAMILIES = ("llama", "mistral", "qwen2")
 
@@ -97,55 +99,6 @@ def check_windows(text: str, where: str) -> None:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise UserError(f"{where} is {text!r}; write windows such as 0-5 or 0-5,8, or all")
-
-
-def accuracy_cases(config: dict) -> dict[str, dict]:
-    """What the target ``accuracy`` evaluates.
-
-    Returns:
-        Case id -> ``case`` (the record's), ``model``, ``text`` or ``task``, ``row`` and
-        ``checkpoint``, the quantized model that the row reads or None.
-    """
-    accuracy, cases = config["accuracy"], {}
-    for model in accuracy["models"]:
-        rows = accuracy["rows_of"].get(model, accuracy["rows"])
-        tasks = accuracy["tasks"] if model in accuracy.get("task_models", [model]) else []
-        task_rows = [row for row in rows if row in accuracy.get("task_rows", rows)]
-        scored = itertools.product(accuracy["texts"], [None], rows)
-        for text, task, row in (*scored, *itertools.product([None], tasks, task_rows)):
-            case = {
-                "model": model,
-                "dataset": text or task,
-                "split": TASKS[task].split if task else "test",
-                "context": None if task else accuracy["context"],
-                "windows": None if task else accuracy["windows"],
-                "task": task,
-                "limit": accuracy["task_limit"] if task else None,
-            }
-            cases[case_id("accuracy", case, row)] = {
-                "case": case,
-                "model": model,
-                "text": text,
-                "task": task,
-                "row": row,
-                "checkpoint": checkpoint_of(row),
-            }
-    return cases
-
-
-def checkpoint_of(row: str) -> str | None:
-    """Quantized model of a row: an FMPQ checkpoint, the method of that name, or None.
-
-    Rows that differ only in their K and V share it.
-    """
-    weights = row.removesuffix("kv4").removesuffix("-")
-    return CHECKPOINT_OF_ROW.get(weights, weights)
-
-
-def fmpq_section(config: dict, checkpoint: str) -> dict:
-    """Options of an FMPQ checkpoint; those of ``fmpq-plus`` lie over the ones of ``fmpq``."""
-    over = config["fmpq_plus"] if checkpoint == "fmpq-plus" else {}
-    return {**config["fmpq"], **over}
 
 
 def _read_yaml(path: Path) -> dict:
@@ -332,7 +285,7 @@ def _check_accuracy(config: dict) -> None:
                 f"accuracy.models names {name}, whose weights are random; accuracy needs trained "
                 "weights, name it in memory.models"
             )
-    for section in ("choices", "kv_cache"):
+    for section in ("choices", "kv_cache", "protocol"):
         for name in config[section]["models"]:
             _known(name, config["models"], f"{section}.models", "model")
     for name in accuracy["rows_of"]:

@@ -152,6 +152,7 @@ def tiny_config(folder: Path) -> dict:
             "tasks": [],
         },
         "kv_cache": {"models": []},
+        "protocol": {"models": []},
         "gemm": {"models": []},
         "attention": {"models": []},
         "profile": {"models": []},

@@ -25,6 +25,18 @@ def test_all_targets_resolve(tmp_path, config):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("scope", ["full", "gpu"])
+def test_the_accuracy_study_resolves_under_its_configuration_only(tmp_path, scope):
+    target, file = f"accuracy_{scope}", f"config/accuracy_{scope}.yaml"
+    own = ("--configfile", "config/config.yaml", file, "--", target, "report")
+    done = dry_run(tmp_path, *own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "audit_protocol" in done.stdout and "compare_kv_caches" in done.stdout
+    refused = dry_run(tmp_path, "--configfile", "config/config.yaml", "--", target)
+    assert refused.returncode == 1
+    assert f"{target} --configfile {file}" in refused.stdout + refused.stderr
+
+
 def test_smoke_resolves_under_its_configuration_only(tmp_path):
     small = ("--configfile", "config/config.yaml", "config/smoke.yaml", "--", "smoke")
     assert dry_run(tmp_path, *small).returncode == 0

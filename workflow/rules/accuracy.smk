@@ -38,6 +38,45 @@ rule compare_choices:
         "../scripts/compare_choices.py"
 
 
+# Every row on more windows and tasks, under config/accuracy_full.yaml.
+rule accuracy_full:
+    input:
+        full_study,
+
+
+# Whole texts and tasks, under config/accuracy_gpu.yaml.
+rule accuracy_gpu:
+    input:
+        gpu_study,
+
+
+rule audit_protocol:
+    input:
+        model=audited_model,
+        text=resource_path("texts", config["accuracy"]["texts"][0], "test.jsonl"),
+        checkpoint=audited_checkpoint,
+    output:
+        result_path("records", "protocol", "{case}.jsonl"),
+    log:
+        log_path("protocol", "{case}.log"),
+    benchmark:
+        "benchmarks/{machine}/protocol-{case}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        audited=audited,
+        protocol=config["protocol"],
+        context=config["accuracy"]["context"],
+        dtype=config["accuracy"]["dtype"],
+        seed=config["seed"],
+        device=DEVICE,
+    script:
+        "../scripts/audit_protocol.py"
+
+
 rule compare_kv_caches:
     input:
         model=kv_study_model,

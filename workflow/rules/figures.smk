@@ -48,9 +48,9 @@ rule draw_figure:
 rule render_report:
     input:
         figures=figure_paths(DRAWN),
-        records=gathered_kinds([*RECORD_KINDS, "kvcache"]),
+        records=gathered_kinds([*RECORD_KINDS, "kvcache", "protocol"]),
         choices=gathered_kinds(["choices"]) or reference_files(["choices"]),
-        references=reference_files([*RECORD_KINDS, "kvcache"]),
+        references=reference_files([*RECORD_KINDS, "kvcache", "protocol"]),
     output:
         own_path("report.html"),
     log:

@@ -103,6 +103,7 @@ def checkpoint_options(wildcards):
 KINDS = {
     "accuracy": [f"accuracy/{case}.jsonl" for case in ACCURACY],
     "kvcache": [f"kvcache/{case}.jsonl" for case in KV_STUDIES],
+    "protocol": [f"protocol/{case}.jsonl" for case in AUDITS],
     "choices": [f"choices/{model}.jsonl" for model in config["choices"]["models"]],
     "quantize": [
         f"quantize/{model}-{checkpoint}.jsonl" for model, checkpoint in CHECKPOINTS

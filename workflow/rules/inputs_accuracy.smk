@@ -40,15 +40,8 @@ def evaluated_text(wildcards):
 
 
 def evaluated_checkpoint(wildcards):
-    """What a row's quantized model is known by: a file of it, or its folder."""
-    model, checkpoint = (
-        ACCURACY[wildcards.case][key] for key in ("model", "checkpoint")
-    )
-    if checkpoint is None:
-        return []
-    if checkpoint in configuration.FMPQ_CHECKPOINTS:
-        return result_path("quantized", model, checkpoint, "layers.json")
-    return result_path("methods", model, checkpoint)
+    case = ACCURACY[wildcards.case]
+    return checkpoint_file(case["model"], case["checkpoint"])
 
 
 def method_settings(wildcards):
@@ -60,8 +53,60 @@ KV_STUDIES = {
     f"{model}-{name}-{context}": {"model": model, "name": name, "context": context}
     for model in config["kv_cache"]["models"]
     for name in config["kv_cache"]["sets"]
-    for context in config["kv_cache"]["contexts"]
+    for context in (
+        config["kv_cache"]["contexts"]
+        if name == "granularity"
+        else [config["accuracy"]["context"]]
+    )
 }
+# Rows that are scored in every way, each a job.
+AUDITS = {
+    f"{model}-{row}": {"model": model, "row": row}
+    for model in config["protocol"]["models"]
+    for row in config["protocol"]["rows"]
+}
+
+
+def checkpoint_file(model, checkpoint):
+    """What a row's quantized model is known by: a file of it, or its folder."""
+    if checkpoint is None:
+        return []
+    if checkpoint in configuration.FMPQ_CHECKPOINTS:
+        return result_path("quantized", model, checkpoint, "layers.json")
+    return result_path("methods", model, checkpoint)
+
+
+def audited(wildcards):
+    return AUDITS[wildcards.case]
+
+
+def audited_model(wildcards):
+    return resource_path("models", AUDITS[wildcards.case]["model"], "config.json")
+
+
+def audited_checkpoint(wildcards):
+    case = AUDITS[wildcards.case]
+    return checkpoint_file(case["model"], configuration.checkpoint_of(case["row"]))
+
+
+def under_scope(scope):
+    """Records and figures of the accuracy study, under the configuration made for them."""
+    if config["accuracy"]["scope"] != scope:
+        raise WorkflowError(
+            f"the target accuracy_{scope} needs its settings: snakemake --cores all "
+            f"accuracy_{scope} --configfile config/accuracy_{scope}.yaml"
+        )
+    kinds = [kind for kind in ("accuracy", "kvcache", "protocol") if KINDS[kind]]
+    records = [own_path(f"{kind}.jsonl") for kind in kinds]
+    return records + figure_paths(["table1", "table2", "kv4_loss"])
+
+
+def full_study(wildcards):
+    return under_scope("full")
+
+
+def gpu_study(wildcards):
+    return under_scope("gpu")
 
 
 def kv_study(wildcards):
