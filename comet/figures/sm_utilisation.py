@@ -13,13 +13,22 @@ PANELS = {
     "dram_throughput": "DRAM, % of peak",
     "l2_throughput": "L2, % of peak",
     "busy_fraction": "SMs active, % of cycles",
+    "gpm_tensor_utilisation": "tensor pipe active, % of time (NVML)",
+    "gpm_sm_utilisation": "SMs active, % of time (NVML)",
+    "gpm_dram_utilisation": "DRAM, % of peak (NVML)",
     "sm_clock": "SM clock, MHz",
     "power": "power, W",
 }
+# Drawn where there is no counter for the same.
+COUNTER_OF = {
+    "gpm_tensor_utilisation": "tensor_pipe_utilisation",
+    "gpm_sm_utilisation": "busy_fraction",
+    "gpm_dram_utilisation": "dram_throughput",
+}
 NOTES = [
-    "Counters: Nsight Compute, one kernel at a time, cold caches, clocks free. Clock and power: "
-    "NVML while the kernel runs over and over. A kernel that fills the tensor pipe is limited by "
-    "arithmetic, one that fills DRAM by memory.",
+    "Counters: Nsight Compute, one kernel at a time, cold caches, clocks free. Clock, power and "
+    "what NVML tells: while the kernel runs over and over. A kernel that fills the tensor pipe is "
+    "limited by arithmetic, one that fills DRAM by memory.",
     "The paper prints no percentage of SM utilisation; 45 to 76 % is told by a secondary source.",
 ]
 
@@ -27,7 +36,8 @@ NOTES = [
 def draw(inputs: FigureInputs) -> Figure:
     """Draw one panel for each quantity: layers and batches along x, a bar for each kernel."""
     shown = measured.show(inputs, "profile", lambda r: r["metric"] in PANELS)
-    panels = [m for m in PANELS if any(r["metric"] == m for r in shown.records)]
+    seen = {r["metric"] for r in shown.records}
+    panels = [m for m in PANELS if m in seen and COUNTER_OF.get(m) not in seen]
     backends = published.unique(r["backend"] for r in shown.records)
     colour = style.colours(backends)
     records = sorted(shown.records, key=lambda r: (r["case"]["model"], r["case"]["m"]))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clock, temperature, power and load of a GPU: read beside a measurement, or all the while."""
 
+import contextlib
 import threading
 from contextlib import contextmanager
 
 from comet.errors import UserError
 from comet.speed.devices import handle_of, nvml_session, visible_gpus
+from comet.speed.nvml_gpm import Gpm
 
 THROTTLE_REASONS = {
     1: "idle",
@@ -59,7 +61,8 @@ class Watch:
     Attributes:
         samples: a list of readings by name: ``sm_clock`` in MHz, ``power`` in W, ``temperature`` in
             degrees C, ``gpu_utilisation`` and ``memory_utilisation`` in percent (of the time in
-            which some kernel ran, or memory was read or written), ``throttle_reasons`` bit masks.
+            which some kernel ran, or memory was read or written), ``throttle_reasons`` bit masks,
+            and those of ``comet.speed.nvml_gpm``. What the GPU does not tell is absent.
         missing: why there are no readings, or None.
     """
 
@@ -83,28 +86,35 @@ class Watch:
     def _run(self) -> None:
         try:
             with _current_gpu() as (nvml, handle):
+                gpm = Gpm(nvml, handle)
                 while not self._done.wait(self._seconds):
-                    for name, value in _reading(nvml, handle).items():
+                    for name, value in (_reading(nvml, handle) | gpm.read()).items():
                         self.samples.setdefault(name, []).append(value)
+                gpm.close()
         except UserError as error:
             self.missing = str(error)
 
 
 def _reading(nvml, handle) -> dict[str, float]:
-    load = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return {
-        "sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "power": _power(nvml, handle),
-        "temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "gpu_utilisation": load.gpu,
-        "memory_utilisation": load.memory,
-        "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+    queries = {
+        "sm_clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "power": lambda: _power(nvml, handle),
+        "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "gpu_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "memory_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
+        "throttle_reasons": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
     }
+    found = {}
+    for name, query in queries.items():
+        with contextlib.suppress(nvml.NVMLError):
+            found[name] = query()
+    return found
 
 
 def _power(nvml, handle) -> float:
     """Power in W: of this moment where the driver tells it, else its mean over a second."""
-    field = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
-    if field.nvmlReturn == nvml.NVML_SUCCESS:
-        return field.value.uiVal / 1000
+    with contextlib.suppress(nvml.NVMLError):
+        field = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        if field.nvmlReturn == nvml.NVML_SUCCESS:
+            return field.value.uiVal / 1000
     return nvml.nvmlDeviceGetPowerUsage(handle) / 1000

@@ -32,6 +32,9 @@ WATCHED = {
     "temperature": "degC",
     "gpu_utilisation": "percent",
     "memory_utilisation": "percent",
+    "gpm_sm_utilisation": "percent",
+    "gpm_tensor_utilisation": "percent",
+    "gpm_dram_utilisation": "percent",
 }
 # What stands for all of them where there is nothing.
 COUNTED_SIGN, WATCHED_SIGN = "tensor_pipe_utilisation", "power"

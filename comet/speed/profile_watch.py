@@ -15,6 +15,7 @@ from comet.speed.timer import capture
 
 # Calls a graph holds at least, and replays that may wait in the queue of the GPU.
 LEAST_CALLS, QUEUED = 64, 4
+NOT_TOLD = "this GPU or its driver does not tell it through NVML"
 # Share of the readings that is left out at the start, while clock and power still move.
 SETTLING = 0.3
 
@@ -66,7 +67,7 @@ def of_readings(item, seen: nvml.Watch, calls: int, seconds: float, source: dict
         return [absent(item, WATCHED_SIGN, seen.missing, source)]
     case, backend = item
     settled = {name: values[int(len(values) * SETTLING) :] for name, values in seen.samples.items()}
-    masks = [int(mask) for mask in settled.pop("throttle_reasons")]
+    masks = [int(mask) for mask in settled.pop("throttle_reasons", [])]
     slowed = sum(bool(mask & nvml.SLOWED) for mask in masks)
     method = {
         "tool": f"NVML, read in a thread while a CUDA graph of the kernel ran for {seconds} s",
@@ -78,5 +79,7 @@ def of_readings(item, seen: nvml.Watch, calls: int, seconds: float, source: dict
     }
     return [
         Measurement("profile", case, name, unit, backend, settled[name], None, method, **source)
+        if settled.get(name)
+        else absent(item, name, NOT_TOLD, source)
         for name, unit in WATCHED.items()
     ]

@@ -2,9 +2,9 @@
 """NVML of a made-up machine, described by the JSON file that ``FAKE_NVML`` names.
 
 ``{"driver": "580.1", "gpus": [{"uuid", "name", "memory", "used", "processes": [{"pid", "memory"}],
-"capability", "clock", "power", "power_now", "throttled", "mig": [instances of the same form]}]}``;
-only ``uuid`` must be there. Without the variable there is no driver. Processes that have ended are
-not listed, as the driver does.
+"capability", "clock", "power", "power_now", "throttled", "gpm": {number of a metric: percent},
+"mig": [instances of the same form]}]}``; only ``uuid`` must be there. Without the variable there is
+no driver. Processes that have ended are not listed, as the driver does.
 """
 
 import json
@@ -18,6 +18,10 @@ NVML_DEVICE_MIG_ENABLE = 1
 NVML_CLOCK_SM = 1
 NVML_TEMPERATURE_GPU = 0
 NVML_FI_DEV_POWER_INSTANT = 186
+NVML_GPM_METRICS_GET_VERSION = 1
+NVML_GPM_METRIC_SM_UTIL = 2
+NVML_GPM_METRIC_ANY_TENSOR_UTIL = 5
+NVML_GPM_METRIC_DRAM_BW_UTIL = 10
 
 
 class NVMLError(Exception):
@@ -177,3 +181,50 @@ def nvmlDeviceGetUtilizationRates(handle: dict) -> Utilization:
 
 def nvmlDeviceGetCurrentClocksEventReasons(handle: dict) -> int:
     return handle.get("throttled", 0)
+
+
+@dataclass
+class GpmMetric:
+    """One metric of a query."""
+
+    metricId: int = 0  # noqa: N815
+    nvmlReturn: int = NVML_SUCCESS  # noqa: N815
+    value: float = 0.0
+
+
+class c_nvmlGpmMetricsGet_t:  # noqa: N801
+    """A query between two samples."""
+
+    def __init__(self) -> None:
+        self.metrics = [GpmMetric() for _ in range(8)]
+
+
+@dataclass
+class GpmSupport:
+    """Whether a device is monitored."""
+
+    isSupportedDevice: int  # noqa: N815
+
+
+def nvmlGpmQueryDeviceSupport(handle: dict) -> GpmSupport:
+    return GpmSupport(int("gpm" in handle))
+
+
+def nvmlGpmSampleAlloc() -> dict:
+    return {}
+
+
+def nvmlGpmSampleGet(handle: dict, sample: dict) -> dict:
+    return sample | handle["gpm"]
+
+
+def nvmlGpmSampleFree(sample: dict) -> None:
+    pass
+
+
+def nvmlGpmMetricsGet(query: c_nvmlGpmMetricsGet_t) -> c_nvmlGpmMetricsGet_t:
+    for metric in query.metrics[: query.numMetrics]:
+        value = query.sample2.get(str(metric.metricId))
+        metric.nvmlReturn = NVML_ERROR_NOT_SUPPORTED if value is None else NVML_SUCCESS
+        metric.value = value or 0.0
+    return query

@@ -67,6 +67,17 @@ def test_profiles_have_a_panel_for_each_quantity_that_was_seen(paper):
     assert heights(solid(figure.axes[2])) == [690.0]
 
 
+def test_nvml_stands_in_for_counters_that_are_not_there(paper):
+    records = synthetic.profile()
+    for record in records:
+        record["metric"] = record["metric"].replace("dram_throughput", "gpm_dram_utilisation")
+    records[2]["metric"] = "gpm_tensor_utilisation"
+    titles = [
+        a.get_title(loc="left") for a in draw("sm_utilisation", FigureInputs(records, paper)).axes
+    ]
+    assert titles == ["tensor pipe active, % of cycles", "DRAM, % of peak (NVML)", "power, W"]
+
+
 def test_a_profile_without_counters_says_why(paper):
     skip = synthetic.skip("profile", {"model": "tiny"}, "power", "comet-w4ax")
     skip["metric"], skip["reason"] = "tensor_pipe_utilisation", "counters are refused"

