@@ -13,6 +13,7 @@ namespace comet::kv4 {
 template <class I>
 class Decoder {
   using P = typename I::P;
+  static constexpr int kPartsAtOnce = 4;
 
  public:
   __device__ __forceinline__ explicit Decoder(const DecodeParams& p)
@@ -120,16 +121,21 @@ class Decoder {
     float* part = part_of(p_, item, runs_, blockIdx.x, floats);
     for (int at = threadIdx.x; at < quads; at += blockDim.x) {
       Sum sum;
-      for (int warp = 0; warp < warps_; ++warp) {
-        if (parts_[warp] < 0) continue;
-        const auto* from = reinterpret_cast<const float*>(stages_ + parts_[warp]);
-        const float2 head =
-            reinterpret_cast<const float2*>(from + p_.group * I::kDim)[at / (I::kDim / 4)];
-        Sum other;
-        other.values = reinterpret_cast<const float4*>(from)[at];
-        other.maximum = head.x;
-        other.total = head.y;
-        sum.add(other);
+      for (int warp = 0; warp < warps_; warp += kPartsAtOnce) {
+        Sum others[kPartsAtOnce];
+#pragma unroll
+        for (int i = 0; i < kPartsAtOnce; ++i) {
+          const int place = warp + i < warps_ ? parts_[warp + i] : -1;
+          if (place < 0) continue;
+          const auto* from = reinterpret_cast<const float*>(stages_ + place);
+          const auto* of_head = reinterpret_cast<const float2*>(from + p_.group * I::kDim);
+          const float2 head = of_head[at / (I::kDim / 4)];
+          others[i].values = reinterpret_cast<const float4*>(from)[at];
+          others[i].maximum = head.x;
+          others[i].total = head.y;
+        }
+#pragma unroll
+        for (int i = 0; i < kPartsAtOnce; ++i) sum.add(others[i]);
       }
       if (whole) {
         store_result<I>(sum, result_rows(item), at);

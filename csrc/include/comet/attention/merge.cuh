@@ -15,11 +15,12 @@ struct Sum {
   float maximum = -INFINITY;
   float total = 0.0f;
 
+  // Without a branch, so that the loads of several sums stand side by side.
   __device__ __forceinline__ void add(const Sum& other) {
     const float next = fmaxf(maximum, other.maximum);
-    if (next == -INFINITY) return;
-    const float a = exp2_approximate(maximum - next);
-    const float b = exp2_approximate(other.maximum - next);
+    const float base = next == -INFINITY ? 0.0f : next;
+    const float a = exp2_approximate(maximum - base);
+    const float b = exp2_approximate(other.maximum - base);
     values.x = values.x * a + other.values.x * b;
     values.y = values.y * a + other.values.y * b;
     values.z = values.z * a + other.values.z * b;
@@ -94,6 +95,8 @@ __device__ __forceinline__ float* part_of(const DecodeParams& p, const Item& ite
   return p.partials + (static_cast<int64_t>(block) * 2 + place) * floats;
 }
 
+constexpr int kAtOnce = 8;  // parts that a thread asks for before it adds the first
+
 // Adds up the parts that thread blocks `first` .. `last` have delivered of an item. Several lanes
 // share four channels and take every so many of the blocks.
 template <class I>
@@ -106,20 +109,23 @@ __device__ __forceinline__ void merge_blocks(const DecodeParams& p, const Item& 
   }
   const int mine = threadIdx.x % lanes, step = blockDim.x / lanes;
   for (int base = 0; base < quads; base += step) {
-    const int at = base + threadIdx.x / lanes;
+    const int at = base + threadIdx.x / lanes, quad = min(at, quads - 1);
     Sum sum;
-    if (at < quads) {
-#pragma unroll 4
-      for (int block = first + mine; block <= last; block += lanes) {
-        const float* part = part_of(p, item, runs, block, floats);
+    for (int block = first + mine; block <= last; block += kAtOnce * lanes) {
+      Sum others[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        // Beyond the last one it is read again, and counts for nothing.
+        const int other = block + i * lanes;
+        const float* part = part_of(p, item, runs, min(other, last), floats);
         const auto* of_head = reinterpret_cast<const float2*>(part + p.group * I::kDim);
-        const float2 head = load_shared_result(of_head + at / (I::kDim / 4));
-        Sum other;
-        other.values = load_shared_result(reinterpret_cast<const float4*>(part) + at);
-        other.maximum = head.x;
-        other.total = head.y;
-        sum.add(other);
+        const float2 head = load_shared_result(of_head + quad / (I::kDim / 4));
+        others[i].values = load_shared_result(reinterpret_cast<const float4*>(part) + quad);
+        others[i].maximum = other <= last ? head.x : -INFINITY;
+        others[i].total = head.y;
       }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum.add(others[i]);
     }
     for (int distance = 1; distance < lanes; distance *= 2) {
       sum.add_lane(distance, (mine & distance) != 0);
