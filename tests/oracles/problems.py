@@ -46,15 +46,18 @@ class Problem:
             self.x,
         )
 
-    def error(self, name: str, restored: torch.Tensor, x: torch.Tensor | None = None) -> float:
-        """Squared output error of restored weights as a share of the output's energy.
+    def thinned(self, stride: int) -> "Problem":
+        """The same linears on every ``stride``-th token."""
+        return Problem(self.x[::stride], self.weights)
 
-        ``x``: what multiplies the restored weights, where it is not ``self.x``.
-        """
+    def error(self, name: str, restored: torch.Tensor) -> float:
+        """Squared output error of restored weights as a share of the output's energy."""
+        return self.output_error(name, self.x.double() @ restored.double().t())
+
+    def output_error(self, name: str, output: torch.Tensor) -> float:
+        """Squared error of an output [tokens, N] as a share of the exact output's energy."""
         exact = self.x.double() @ self.weights[name].double().t()
-        x = self.x if x is None else x
-        got = x.double() @ restored.double().t()
-        return float((got - exact).square().sum() / exact.square().sum())
+        return float((output.double() - exact).square().sum() / exact.square().sum())
 
 
 def synthetic() -> dict[str, Problem]:
