@@ -16,7 +16,13 @@ from torch import Tensor
 
 from comet.kernels import kv4_call, kv4_paged
 from comet.kernels.kv4_call import CacheState
-from comet.kernels.kv4_checks import check_cache, check_chunk, check_query, check_tokens
+from comet.kernels.kv4_checks import (
+    check_cache,
+    check_chunk,
+    check_query,
+    check_rows,
+    check_tokens,
+)
 from comet.kernels.plan_kv4 import Plan
 
 
@@ -238,6 +244,7 @@ def _kv4_unpack(
     tokens: int,
 ) -> tuple[Tensor, Tensor]:
     check_cache(cache, tail, block_tables, seq_lens, slots)
+    check_rows(starts, tokens, seq_lens)
     state = CacheState(cache, tail, block_tables, seq_lens, slots)
     if cache.is_cpu:
         return kv4_paged.unpack(*state, starts, tokens)
@@ -248,8 +255,9 @@ def _kv4_unpack(
 
 
 @_kv4_unpack.register_fake
-def _(cache, tail, block_tables, seq_lens, slots, _starts, tokens):
+def _(cache, tail, block_tables, seq_lens, slots, starts, tokens):
     check_cache(cache, tail, block_tables, seq_lens, slots)
+    check_rows(starts, tokens, seq_lens)
     shape = (tokens, cache.shape[1], tail.shape[3])
     return tail.new_empty(shape), tail.new_empty(shape)
 

@@ -71,7 +71,7 @@ def check_tokens(
     tokens = key.shape[0] if query_start is not None else batch
     for name, tensor in (("key", key), ("value", value)):
         check_like(name, tensor, tail.dtype, (tokens, heads, dim), cache.device)
-        _check_rows(name, tensor)
+        _check_strides(name, tensor)
     if query_start is not None:
         check_like("query_start", query_start, torch.int32, (batch + 1,), cache.device)
     if max_new_tokens < 1:
@@ -96,7 +96,7 @@ def check_query(
         raise UserError(f"query has shape {tuple(query.shape)}; it must be (tokens, heads, D)")
     rows = query.shape[0] if rows is None else rows
     check_like("query", query, tail.dtype, (rows, query.shape[1], dim), cache.device)
-    _check_rows("query", query)
+    _check_strides("query", query)
     heads = query.shape[1]
     if heads % kv_heads or not 0 < heads // kv_heads <= MAX_GROUP:
         raise UserError(
@@ -129,7 +129,7 @@ def check_chunk(
         )
 
 
-def _check_rows(name: str, tensor: Tensor) -> None:
+def _check_strides(name: str, tensor: Tensor) -> None:
     """Rows may be strided, heads and channels of a row lie side by side."""
     apart = tensor.stride(0) * tensor.element_size() if tensor.shape[0] > 1 else 0
     if not tensor[:1].is_contiguous() or apart % ALIGN:

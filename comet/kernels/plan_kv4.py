@@ -9,6 +9,7 @@ measured fastest (``comet.speed.tune_kv4``); the rules below serve what is not i
 
 import math
 from dataclasses import astuple, dataclass
+from functools import cache
 
 import torch
 
@@ -53,6 +54,7 @@ class Gpu:
     block_shared: int
 
     @classmethod
+    @cache
     def of(cls, device: torch.device) -> "Gpu":
         """That GPU."""
         properties = torch.cuda.get_device_properties(device)
@@ -103,6 +105,7 @@ def plan_of(
     return choose(batch, kv_heads, group, head_dim, max_pages, Gpu.of(device))
 
 
+@cache
 def choose(batch: int, kv_heads: int, group: int, head_dim: int, max_pages: int, gpu: Gpu) -> Plan:
     """As ``plan_of``, for any GPU.
 
