@@ -20,6 +20,7 @@ from comet.accuracy.statistics import (
 )
 
 EXACT, W4A16, W4A4 = "w16a16", "fmpq-w4a16", "fmpq-w4a4"
+UNQUANTIZED = "16 bit"
 TEXT = ("model", "dataset", "split", "context", "windows")
 TASK = ("model", "limit")
 METRICS = ("acc", "acc_norm")
@@ -114,6 +115,32 @@ def _text_row(name: str, group: dict[str, dict]) -> TextRow:
     if all(part is not None for part in (own, high, low)) and name not in (W4A16, W4A4):
         gap = gap_estimate(own, high, low)
     return TextRow(name, group[name]["median"], change, gap)
+
+
+def kv_changes(records: Iterable[dict]) -> dict[tuple, list[tuple[str, Estimate]]]:
+    """Change of perplexity by each variant of the KV cache, by condition and set of variants."""
+    groups: dict[tuple, dict[str, dict]] = {}
+    for record in records:
+        kv = record["case"].get("kv")
+        if kv and record["status"] == "ok":
+            key = (*condition(record), kv["set"])
+            groups.setdefault(key, {})[kv["variant"]] = record
+    found = {}
+    for key, group in groups.items():
+        exact = group.pop(UNQUANTIZED, None)
+        if exact is not None:
+            found[key] = [
+                (label, loss_ratio(_losses(record), _losses(exact)))
+                for label, record in sorted(group.items(), key=_variant_order)
+            ]
+    return found
+
+
+def _variant_order(item: tuple[str, dict]) -> tuple:
+    """Layers by number, everything else by what it costs."""
+    label, record = item
+    number = label.removeprefix("layer ")
+    return (int(number), 0.0) if number.isdigit() else (0, record["median"])
 
 
 def task_rows(records: Iterable[dict], metric: str) -> dict[tuple, list[TaskRow]]:

@@ -178,6 +178,32 @@ def test_kv4_loss_is_shown_alone_and_on_top(paper):
     assert [t.get_text() for t in axes.texts] == ["+0.500 (+2.50%)", "+1.200 (+4.00%)"]
 
 
+def test_kv4_variants_show_their_change_against_16_bit(paper):
+    figure = draw("kv4_loss", FigureInputs(synthetic.kv_variants(), paper))
+    axes = figure.axes[-1]
+    assert [p.get_width() for p in solid(axes)] == heights_of(2.5, 10.0)
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == ["K channel x 64 tokens, V token", "K token"]
+    assert "what shares a scale, weights in 16 bit: tiny" in axes.get_title(loc="left").lower()
+    layers = [
+        record
+        for record in synthetic.kv_variants("layers")
+        if record["case"]["kv"]["variant"] != "K token"
+    ]
+    layers[1]["case"]["kv"]["variant"] = "layer 0"
+    assert heights(solid(draw("kv4_loss", FigureInputs(layers, paper)).axes[-1])) == heights_of(2.5)
+
+
+def test_kv4_in_task_scores_is_a_difference_with_its_error(paper):
+    records = synthetic.zero_shot()
+    for record in records:
+        record["backend"] = record["backend"].replace("fmpq-w4axkv4", "w16a16-kv4")
+    table = draw("kv4_loss", FigureInputs(records, paper)).axes[1]
+    words = [text.get_text() for text in table.texts]
+    assert words[:2] == ["PIQA", "WinoGrande"]
+    assert "-25.0 \u00b1 14.1" in words and "-12.5 \u00b1 14.1" in words
+
+
 def test_precision_map_has_a_bar_for_each_layer(paper, statistics):
     figure = draw("precision_map", FigureInputs(synthetic.quantize(), paper, statistics))
     assert heights(solid(figure.axes[0])) == [18.0, 19.0, 20.0]
