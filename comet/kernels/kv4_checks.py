@@ -129,6 +129,17 @@ def check_chunk(
         )
 
 
+def check_rows(starts: Tensor, tokens: int, seq_lens: Tensor) -> None:
+    """Check where a batch's restored tokens go.
+
+    Raises:
+        UserError: as ``check_cache``.
+    """
+    check_tensor("starts", starts, torch.int32, (seq_lens.shape[0],), seq_lens.device)
+    if tokens < 0:
+        raise UserError(f"tokens is {tokens}; it must be at least 0")
+
+
 def _check_strides(name: str, tensor: Tensor) -> None:
     """Rows may be strided, heads and channels of a row lie side by side."""
     apart = tensor.stride(0) * tensor.element_size() if tensor.shape[0] > 1 else 0

@@ -195,6 +195,8 @@ def test_refusals_of_append_and_prefill():
     with pytest.raises(UserError, match="rows a multiple of 16 bytes apart"):
         odd = torch.zeros(70, 132, dtype=BF16)[:, :128].view(70, 2, 64)
         kv4.kv4_append(odd, values, *state, starts_of([70]), 70)
+    with pytest.raises(UserError, match=r"starts is torch.int64 \(1,\)"):
+        kv4.kv4_unpack(*state, starts_of([1])[:1].long(), 70)
     with pytest.raises(UserError, match="max_new_tokens is 1 and max_seq_len 129; .* the 128 tok"):
         kv4.kv4_prefill(keys[:1], starts_of([1]), *state, 1, 129)
 
