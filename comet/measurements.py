@@ -143,7 +143,11 @@ def provenance(config: dict, seed: int, run_id: str | None = None) -> dict:
 
 
 def _git_state() -> tuple[str | None, bool | None]:
-    """Commit and dirty flag; ``COMET_COMMIT`` names the commit of a tree copied without history."""
+    """Commit and dirty flag.
+
+    ``COMET_COMMIT`` names the commit of a tree that was copied without its history, with ``-dirty``
+    behind it where files were changed, as ``git describe --always --dirty`` says it.
+    """
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -153,7 +157,10 @@ def _git_state() -> tuple[str | None, bool | None]:
     try:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMET_COMMIT"), None
+        named = os.environ.get("COMET_COMMIT")
+        if not named:
+            return None, None
+        return named.removesuffix("-dirty"), named.endswith("-dirty")
 
 
 def environment(packages: tuple[str, ...] = ("torch", "transformers", "numpy")) -> dict:
