@@ -58,9 +58,12 @@ def noise_fit(moment: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, 
         moment: fp32 [K, K], H.
         noise: fp32 [K], diagonal of D.
     """
-    noisy = moment + torch.diag(noise)
-    size = noisy.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
-    floor = torch.eye(len(noise), dtype=torch.float64, device=moment.device) * (FLOOR * size)
+    noisy = moment.clone()
+    noisy.diagonal().add_(noise)
+    floor = FLOOR * noisy.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
     # Solved in fp64: the moments of a few thousand tokens are nearly singular.
-    factor = torch.linalg.cholesky(noisy.double() + floor)
-    return torch.cholesky_solve(moment.double() + floor, factor).t().float().contiguous(), noisy
+    factor, exact = noisy.double(), moment.double()
+    factor.diagonal().add_(floor)
+    exact.diagonal().add_(floor)
+    fit = torch.cholesky_solve(exact, torch.linalg.cholesky(factor))
+    return fit.t().float().contiguous(), noisy
