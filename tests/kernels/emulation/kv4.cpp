@@ -20,7 +20,7 @@ int emulate_decode(const CometKv4DecodeArgs& a) {
 
 }  // namespace
 
-// Thread blocks run in the opposite order from now on, or in order.
+// Thread blocks and lanes run in the opposite order from now on, or in order.
 COMET_API void emulate_backwards(int on) { backwards = on != 0; }
 
 COMET_API int comet_kv4_decode(const CometKv4DecodeArgs* args, cudaStream_t) {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -49,7 +50,14 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
+struct Copy {
+  uint8_t* to;
+  const uint8_t* from;
+  int bytes;
+};
+
 struct Block {
+  std::map<const uint64_t*, Copy> copies;  // that have not arrived, by their barrier
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Meeting meeting{0};
@@ -104,7 +112,8 @@ inline void prepare(Fiber& fiber, unsigned thread) {
   makecontext(&fiber.context, enter, 0);
 }
 
-inline void run_block(int threads, size_t shared_bytes, const std::function<void()>& kernel) {
+inline void run_block(int threads, size_t shared_bytes, bool backwards,
+                      const std::function<void()>& kernel) {
   Block here;
   block = &here;
   here.kernel = kernel;
@@ -115,7 +124,8 @@ inline void run_block(int threads, size_t shared_bytes, const std::function<void
   for (int i = 0; i < threads; ++i) prepare(here.fibers[i], i);
   for (bool running = true; running;) {
     running = false;
-    for (Fiber& fiber : here.fibers) {
+    for (int i = 0; i < threads; ++i) {
+      Fiber& fiber = here.fibers[backwards ? threads - 1 - i : i];
       if (fiber.done) continue;
       running = true;
       if (fiber.watched && *fiber.watched == fiber.seen) continue;
@@ -124,16 +134,18 @@ inline void run_block(int threads, size_t shared_bytes, const std::function<void
       swapcontext(&here.scheduler, &fiber.context);
     }
   }
+  if (!here.copies.empty()) std::abort();
 }
 
-// Thread blocks in an order of the caller's, so that any of them may be the last.
+// Thread blocks and their lanes in order or in the opposite one: where the order shows in a result,
+// a barrier is missing.
 inline void launch(int blocks, int threads, size_t shared_bytes, bool backwards,
                    const std::function<void()>& kernel) {
   grid_size.x = blocks;
   block_size.x = threads;
   for (int i = 0; i < blocks; ++i) {
     block_index.x = backwards ? blocks - 1 - i : i;
-    run_block(threads, shared_bytes, kernel);
+    run_block(threads, shared_bytes, backwards, kernel);
   }
 }
 

@@ -158,16 +158,22 @@ inline void fence_copies() {}
 inline void launch_dependents() {}
 inline void wait_dependencies() {}
 
-// Copies arrive at once; the barrier counts them, so that a wait for one that was never ordered
-// fails.
+// A copy arrives as late as it may: when somebody waits for it. Until then its place holds NaN, so
+// that whoever still reads what was there before, or reads too early, is found out.
 inline void init_barrier(uint64_t* barrier) { *barrier = 0; }
 inline void copy_async(uint8_t* to, const uint8_t* from, int bytes, uint64_t* barrier, int lane) {
   if (lane != 0) return;
-  std::memcpy(to, from, bytes);
-  ++*barrier;
+  if (machine::block->copies.count(barrier)) std::abort();
+  std::memset(to, 0xff, bytes);
+  machine::block->copies[barrier] = {to, from, bytes};
 }
 inline void wait_copies(uint64_t* barrier, uint32_t parity) {
-  __syncwarp();
+  auto& copies = machine::block->copies;
+  if (const auto found = copies.find(barrier); found != copies.end()) {
+    std::memcpy(found->second.to, found->second.from, found->second.bytes);
+    copies.erase(found);
+    ++*barrier;
+  }
   if (*barrier % 2 != (parity ^ 1)) std::abort();
 }
 
