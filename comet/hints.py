@@ -49,6 +49,7 @@ DISK = "free space, or set the config keys results and resources to folders of a
 MODEL_MEMORY = "use a device with more memory, or leave them out of the config key accuracy.models"
 SMOKE = "say: snakemake --cores all smoke --configfile config/smoke.yaml"
 CHOICES = "say: snakemake --cores all choices --configfile config/choices.yaml"
+STUDY = "say: snakemake --cores all {target} report --configfile config/{target}.yaml"
 NAME_MODEL = "name one of resources/paper/model_shapes.csv there (config/README.md)"
 BUSY = (
     "end it, choose another GPU with CUDA_VISIBLE_DEVICES, or allow it with the config key "

@@ -249,7 +249,7 @@ def test_targets_of_another_configuration(monkeypatch, tmp_path):
     plain = targets_of(diagnose(monkeypatch, LAPTOP, tmp_path))
     assert plain["smoke"]["blocked_by"] == ["target:smoke"]
     assert plain["choices"]["blocked_by"] == ["target:choices"]
-    for name in ("smoke", "choices"):
+    for name in ("smoke", "choices", "accuracy_full"):
         configs = [REPOSITORY / "config" / f"{name}.yaml"]
         report = diagnose(monkeypatch, LAPTOP, tmp_path, target=name, configs=configs)
         assert report["runs"], name

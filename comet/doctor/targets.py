@@ -28,12 +28,16 @@ MAKES = {
     "quantize": "FMPQ checkpoints",
     "memory": "peak memory of quantizing a model of random weights",
     "accuracy": "perplexity and task accuracy of all models and rows",
+    "accuracy_full": "the whole accuracy study on a processor",
+    "accuracy_gpu": "the whole accuracy study on a GPU",
     "choices": "perplexity under each open option of the method",
     "attention": "times and memory of attention over the KV cache",
     "serving": "throughput of serving engines",
     "profile": "hardware counters and NVML readings of the kernels",
     "report": "results/<machine>/report.html",
 }
+# Targets that run under a configuration of their own: name -> its accuracy.scope.
+STUDIES = {"accuracy_full": "full", "accuracy_gpu": "gpu"}
 
 
 @dataclass
@@ -99,9 +103,10 @@ def _by_fmpq(case: dict) -> bool:
 
 def _plain(name: str, config: dict, asked: list[str]) -> Target:
     target = Target(name, MAKES[name])
-    if name in ("all", "smoke", "report", "inputs"):
+    if name in ("all", "smoke", "report", "inputs", *STUDIES):
         studies = {"choices": config["choices"], "kvcache": config.get("kv_cache", {})}
-        target.kinds = asked + [kind for kind, section in studies.items() if section.get("models")]
+        target.kinds = [kind for kind in asked if name not in STUDIES or kind not in TIMED]
+        target.kinds += [kind for kind, section in studies.items() if section.get("models")]
     elif name in ("memory", "choices") or name in asked:
         target.kinds = [name]
     return target
@@ -203,6 +208,10 @@ def target_problems(config: dict, free_gb: float) -> dict[str, Problem]:
         if not config.get(kind, {}).get(key):
             what = f"the config key {kind}.{key} is empty"
             found[f"target:{kind}"] = Problem(what, hints.NAME_MODEL)
+    for name, scope in STUDIES.items():
+        if config["accuracy"].get("scope") != scope:
+            get = hints.STUDY.format(target=name)
+            found[f"target:{name}"] = Problem(f"{name} needs its own settings", get)
     needed = cost_of("memory", []).disk_gb
     if free_gb < needed:
         what = f"memory needs {needed:g} GB of disk while it runs, {free_gb:g} GB are free"
