@@ -14,7 +14,7 @@ class Bar:
     """One bar: its value, who it comes from, and what is known about it.
 
     ``status`` is ``ok``, ``lower_bound``, or the word that stands in the gap, for instance ``OOM``.
-    ``text`` stands above the bar instead of the formatted value.
+    ``text`` stands above the bar, instead of the formatted value where values are printed.
     """
 
     value: float | None
@@ -59,7 +59,7 @@ def grouped_bars(
             axes.bar(x, bar.value, width * 0.82, **style.mark(bar.origin, colour[name]))
             if bar.status == "lower_bound":
                 _lower_bound(axes, x, bar.value, colour[name])
-            if values:
+            if values or bar.text:
                 text = bar.text or f"{bar.value:{values}}"
                 _value(axes, x, bar.value, text, gap_font, narrow, ceiling)
     tall = [min(bar.value, ceiling or bar.value) for bar in bars.values() if bar.value is not None]

@@ -2,14 +2,19 @@
 """Fig. 9: speed-up of GEMM kernels over cuBLAS, shape by shape."""
 
 import statistics
+from collections import Counter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from comet.figures import ablation, bars, measured, published, style
 from comet.figures.spec import FigureInputs, FigureSpec
+from comet.speed import gemm_bars
+from comet.speed.cases import is_default
 
 BASELINE = "cublas-bf16"
+CONTROL = "comet-w4a8"
+OTHER_GPU = "comet-w4ax-sm80"  # the kernel of another GPU through PTX
 FILE = "fig9_kernel_speedup.csv"
 MEANS = "fig9_means.csv"
 MEAN = "GeoMean"
@@ -22,7 +27,7 @@ CODES = {
 
 
 def draw(inputs: FigureInputs) -> Figure:
-    """Draw the six published panels, then one panel for each measured batch."""
+    """Draw each published panel, and the measured one of the same batch below it."""
     rows = published.rows(inputs.paper, FILE)
     means = published.rows(inputs.paper, MEANS)
     series = published.unique(row["series"] for row in rows)
@@ -30,21 +35,24 @@ def draw(inputs: FigureInputs) -> Figure:
     batches = published.unique(row["batch"] for row in rows)
     shown = measured.show(inputs, "gemm", lambda r: r["metric"] == "time")
     pairs = measured.ratios(shown.records, lambda r: r["backend"] == BASELINE, on=measured.GEMM)
-    pairs = [p for p in pairs if ablation.variant(p[0]) == ablation.FULL]
+    pairs = [p for p in _one_run_a_case(pairs) if p[0]["backend"] != OTHER_GPU]
     sizes = _sizes({record["case"]["m"] for record, _ in pairs}, batches)
     backends = published.unique(record["backend"] for record, _ in pairs)
     measured_colour = style.colours(backends)
 
-    heights = [1.25] * len(batches) + [1.7] * len(sizes)
+    panels = _panels(batches, sizes)
+    heights = [1.25 if kind == "published" else 1.7 for kind, _ in panels]
     heights += style.text_heights(shown.missing)
     fig = style.new_figure(sum(heights) + 3.4)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-    for ax, batch in zip(axes, batches, strict=False):
-        panel = [row for row in rows if row["batch"] == batch]
-        _published_panel(ax, panel, means, batch, series, colour, batch == batches[-1])
-    for ax, m in zip(axes[len(batches) :], sizes, strict=False):
-        _measured_panel(ax, [p for p in pairs if p[0]["case"]["m"] == m], inputs)
-        ax.set_title(f"m = {m}, measured on {shown.device}", loc="left")
+    for ax, (kind, batch) in zip(axes, panels, strict=False):
+        if kind == "published":
+            panel = [row for row in rows if row["batch"] == str(batch)]
+            labelled = str(batch) == batches[-1] or batch in sizes
+            _published_panel(ax, panel, means, str(batch), series, colour, labelled)
+        else:
+            _measured_panel(ax, [p for p in pairs if p[0]["case"]["m"] == batch], inputs)
+            ax.set_title(f"m = {batch}, measured on {shown.device}", loc="left")
     if shown.missing:
         style.say(axes[-1], shown.missing)
     entries = [(name, "published", colour[name]) for name in series]
@@ -53,8 +61,51 @@ def draw(inputs: FigureInputs) -> Figure:
     style.legend(fig, SPEC.title, entries, shown.device, extra, columns=5)
     fig.supylabel("speed-up over cuBLAS-W16A16", fontsize=9)
     notes = [f"{code}: {text}." for code, text in CODES.items()]
-    style.footnote(fig, ["Cautions on the published bars. " + " ".join(notes)])
+    style.footnote(fig, ["Cautions on the published bars. " + " ".join(notes), *_said(pairs)])
     return fig
+
+
+def _panels(batches: list[str], sizes: list[int]) -> list[tuple[str, int]]:
+    """Panels from top to bottom: by batch, the published one above the measured one."""
+    found = [(int(batch), 0, "published") for batch in batches]
+    found += [(m, 1, "measured") for m in sizes]
+    return [(kind, batch) for batch, _, kind in sorted(found)]
+
+
+def _one_run_a_case(pairs: list[tuple[dict, float]]) -> list[tuple[dict, float]]:
+    """Pairs of the default mode; of a case measured more than once, the run with most backends."""
+    runs: dict[tuple, Counter] = {}
+    default = [p for p in pairs if is_default(p[0]["case"])]
+    for record, _ in default:
+        key = measured.case_key(record, *measured.GEMM)
+        runs.setdefault(key, Counter())[measured.run_id(record)] += 1
+
+    def chosen(record: dict) -> bool:
+        counted = runs[measured.case_key(record, *measured.GEMM)]
+        return measured.run_id(record) == counted.most_common(1)[0][0]
+
+    return [pair for pair in default if chosen(pair[0])]
+
+
+def _said(pairs: list[tuple[dict, float]]) -> list[str]:
+    """What has to be known of the measured bars."""
+    said = []
+    if any(record["backend"] == CONTROL for record, _ in pairs):
+        said.append(
+            f"{CONTROL} is the same kernel with 8-bit activations everywhere. Hopper has no 4-bit "
+            "tensor cores, so that W4Ax cannot be faster than it there; the paper's A100 has them."
+        )
+    if any(_is_above(record, ratio) for record, ratio in pairs):
+        said.append(
+            "* more than the limits of an H200 allow over a 16-bit kernel that reaches its own: "
+            "there cuBLAS does not."
+        )
+    return said
+
+
+def _is_above(record: dict, ratio: float) -> bool:
+    own = record["backend"] in (ablation.KERNEL, CONTROL)
+    return own and ratio > gemm_bars.ceiling(record["case"])
 
 
 def _sizes(measured_sizes: set[int], batches: list[str]) -> list[int]:
@@ -112,7 +163,10 @@ def _measured_panel(ax: Axes, pairs: list[tuple[dict, float]], inputs: FigureInp
 
     series = published.unique(record["backend"] for record, _ in pairs)
     groups = published.unique(shape(record) for record, _ in pairs)
-    drawn = {(shape(r), r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs}
+    drawn = {
+        (shape(r), r["backend"]): bars.Bar(v, r["origin"], text="*" if _is_above(r, v) else None)
+        for r, v in pairs
+    }
     for name in series:
         values = [bar.value for (_, s), bar in drawn.items() if s == name]
         mean = statistics.geometric_mean(values)

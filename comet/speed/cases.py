@@ -54,6 +54,13 @@ ABLATIONS = ("full", "without-pipeline", "without-interleaving", "naive-conversi
 ABLATION_BACKENDS = ("comet-w4ax", "comet-w4ax-sm80")
 
 
+def is_default(case: dict) -> bool:
+    """Whether a gemm case is the full kernel in the default mode; a key left out is the default."""
+    usual = {"act_scale": "token_block_multiple", "weight_scale": "group_int"}
+    usual |= {"zero_point": False, "hadamard": False, "variant": "full"}
+    return all((case.get(name) or value) == value for name, value in usual.items())
+
+
 @dataclass(frozen=True)
 class Job:
     """One case and the backends that are measured on it side by side."""

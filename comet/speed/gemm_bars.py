@@ -9,7 +9,7 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from comet.speed.cases import BASELINE, MODES, REFERENCE_BACKENDS, REFERENCE_LAYERS
+from comet.speed.cases import BASELINE, REFERENCE_BACKENDS, REFERENCE_LAYERS, is_default
 
 OURS, CONTROL = "comet-w4ax", "comet-w4a8"
 RIVALS = tuple(name for name in REFERENCE_BACKENDS if name not in (BASELINE, OURS, CONTROL))
@@ -131,7 +131,7 @@ def _times(records: list[dict]) -> dict[tuple, dict]:
     found: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
         case = record["case"]
-        if record["kind"] == "gemm" and record["status"] == "ok" and _is_default(case):
+        if record["kind"] == "gemm" and record["status"] == "ok" and is_default(case):
             run = record["provenance"].get("run_id")
             entry = found[case["model"], case["layer"], case["m"]][run]
             entry |= {"case": case, "run": run}
@@ -139,13 +139,6 @@ def _times(records: list[dict]) -> dict[tuple, dict]:
     best = {key: max(runs.values(), key=len) for key, runs in found.items()}
     needed = ((OURS, "time"), (BASELINE, "time"))
     return {key: entry for key, entry in best.items() if all(name in entry for name in needed)}
-
-
-def _is_default(case: dict) -> bool:
-    changed = {name for mode in MODES.values() for name in mode}
-    default = {"act_scale": "token_block_multiple", "weight_scale": "group_int"}
-    plain = all(case.get(name, default.get(name)) == default.get(name, False) for name in changed)
-    return plain and case.get("variant", "full") == "full"
 
 
 def _row(m: int, layers: list[dict]) -> BatchRow:

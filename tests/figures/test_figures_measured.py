@@ -30,8 +30,9 @@ def legend(figure) -> list[str]:
 
 def test_gemm_joins_fig9_as_speed_up_over_cublas_of_the_full_kernel(paper):
     figure = draw("fig9", FigureInputs(synthetic.gemm(m=16), paper))
-    axes = figure.axes[6]
+    axes = figure.axes[4]  # below the published panel of the same batch
     assert len(figure.axes) == 7
+    assert figure.axes[3].get_ylabel() == "batch 16"
     assert axes.get_title(loc="left") == "m = 16, measured on Test GPU"
     labels = [t.get_text() for t in axes.get_xticklabels()]
     assert labels == ["tiny\nqkv 512x256", "GeoMean"]
@@ -42,8 +43,36 @@ def test_gemm_joins_fig9_as_speed_up_over_cublas_of_the_full_kernel(paper):
 def test_numbers_of_different_runs_are_not_compared(paper):
     records = synthetic.gemm()
     records[1]["provenance"] = records[1]["provenance"] | {"run_id": "another"}
-    axes = draw("fig9", FigureInputs(records, paper)).axes[6]
+    axes = draw("fig9", FigureInputs(records, paper)).axes[4]
     assert heights(solid(axes)) == [1.5, 1.5]
+
+
+def test_ratios_above_the_ceiling_are_marked_and_the_control_is_explained(paper):
+    records = synthetic.gemm(m=16)
+    records[0]["median"] = 100.0  # ten times the time of W4Ax
+    figure = draw("fig9", FigureInputs(records, paper))
+    assert [text.get_text() for text in figure.axes[4].texts] == ["*", "*"]
+    assert "* more than the limits of an H200 allow" in figure.get_supxlabel()
+    assert "W4Ax cannot be faster than it there" in figure.get_supxlabel()
+
+
+def test_other_modes_and_other_kernels_stay_out_of_fig9(paper):
+    more = [r for r in synthetic.gemm(m=16) if r["backend"] == "comet-w4ax"]
+    for record in more:
+        record["case"] = record["case"] | {"act_scale": "token_block", "weight_scale": "group_fp"}
+    axes = draw("fig9", FigureInputs(synthetic.gemm(m=16) + more, paper)).axes[4]
+    assert heights(solid(axes)) == [3.0, 1.5, 3.0, 1.5]
+
+
+def test_the_sm80_kernel_on_another_gpu_is_said_to_be_so(paper):
+    records = synthetic.gemm()
+    ampere = [dict(r, backend="comet-w4ax-sm80") for r in records if r["backend"] == "comet-w4ax"]
+    for record in ampere:
+        record["method"] = {"caution": "says nothing about an A100"}
+    figure = draw("fig13", FigureInputs(records + ampere, paper))
+    assert heights(solid(figure.axes[2])) == [1.5, 1.5]
+    assert any("no-pipeline (sm_80 kernel through PTX)" in text for text in legend(figure))
+    assert "says nothing about an A100" in figure.get_supxlabel()
 
 
 def test_variants_join_the_ablations(paper):
@@ -119,7 +148,7 @@ def test_serving_joins_the_end_to_end_figures(paper):
 
 def test_a_modelled_record_is_hatched(paper):
     records = synthetic.gemm(origin="modelled")
-    axes = draw("fig9", FigureInputs(records, paper)).axes[6]
+    axes = draw("fig9", FigureInputs(records, paper)).axes[4]
     assert {p.get_hatch() for p in axes.patches} == {"////"}
 
 
