@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FMPQ beside the other methods with 4-bit activations, paired over windows."""
+
+from comet.accuracy.recovery import TEXT, compare, text_rows
+
+OURS = {"fmpq-w4ax": "FMPQ", "fmpq-plus-w4ax": "FMPQ+"}
+RIVALS = (
+    "hadamard-w4a4",
+    "quarot-w4a4",
+    "quarot-g128-w4a4",
+    "atom-w4a4",
+    "atom-weighted-w4a4",
+    "omniquant-w4a4",
+)
+ROTATED = "hadamard-w4a4"
+INTRODUCTION = (
+    "Each change is that of perplexity from the other method to FMPQ on the same windows, with its "
+    "paired standard error; below zero FMPQ is better. hadamard-w4a4, quarot-g128-w4a4 and "
+    "atom-weighted-w4a4 have weights of the same effort as FMPQ's (asymmetric GPTQ on searched "
+    "ranges in groups of 128). COMET compares itself with none of these."
+)
+
+
+def rival_summary(records: list[dict], reference: list[dict]) -> dict:
+    """Sentences and rows of the report; of this run where it has any, else of the reference runs.
+
+    Args:
+        records, reference: measurements as dictionaries.
+
+    Returns:
+        ``sentences``, and ``rows`` of text: one for each text and rival.
+    """
+    for source in (records, reference):
+        if rows := _rows(source):
+            return {"sentences": [INTRODUCTION, *_verdicts(source)], "rows": rows}
+    return {"sentences": [], "rows": []}
+
+
+def _rows(records: list[dict]) -> list[dict[str, str]]:
+    found = []
+    for key, perplexity in _perplexities(records):
+        for rival in RIVALS:
+            if rival not in perplexity:
+                continue
+            row = _place(key) | {"Other method": rival, "perplexity": f"{perplexity[rival]:.2f}"}
+            for own, label in OURS.items():
+                row[label] = f"{perplexity[own]:.2f}" if own in perplexity else ""
+                row[f"{label} against it"] = ""
+                if own in perplexity:
+                    change = compare(records, key, own, rival)
+                    row[f"{label} against it"] = f"{change.value:+.1%} \u00b1 {change.stderr:.1%}"
+            found.append(row)
+    return found
+
+
+def _perplexities(records: list[dict]):
+    """(condition, perplexity by row) where FMPQ was measured."""
+    for key, rows in text_rows(records).items():
+        perplexity = {row.backend: row.perplexity for row in rows}
+        if set(OURS) & set(perplexity):
+            yield key, perplexity
+
+
+def _place(key: tuple) -> dict[str, str]:
+    case = dict(zip(TEXT, key, strict=True))
+    return {"Model": case["model"], "Text": f"{case['dataset']}, windows {case['windows']}"}
+
+
+def _verdicts(records: list[dict]) -> list[str]:
+    """What the control says: rotation of every input, without any INT8."""
+    sentences = []
+    for key, perplexity in _perplexities(records):
+        for own, label in OURS.items():
+            if own not in perplexity or ROTATED not in perplexity:
+                continue
+            change, place = compare(records, key, own, ROTATED), _place(key)
+            verdict = f"does not differ from {label}"
+            if change.beyond_two:
+                verdict = f"{'beats' if change.value > 0 else 'is worse than'} {label}"
+            sentences.append(
+                f"{place['Model']}, {place['Text']}: rotation of every input without any INT8 "
+                f"{verdict} at equal weight effort (perplexity {perplexity[ROTATED]:.2f} against "
+                f"{perplexity[own]:.2f}, judged by two paired standard errors)."
+            )
+    return sentences
