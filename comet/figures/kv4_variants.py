@@ -11,10 +11,10 @@ from comet.figures.spec import FigureInputs
 from comet.figures.table import Table
 
 TITLES = {
-    "granularity": "what shares a scale",
-    "bits": "bits of K and V",
-    "skip": "layers kept in 16 bit",
-    "layers": "one layer in 4 bit at a time",
+    "granularity": "What shares a scale",
+    "bits": "Bits of K and V",
+    "skip": "Layers kept in 16 bit",
+    "layers": "One layer in 4 bit at a time",
 }
 STEPS = {
     "KV4 alone": ("w16a16", "w16a16-kv4"),
@@ -72,7 +72,7 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.axvline(0, color=style.BLACK, linewidth=0.8)
         axes.set_xlabel("change of perplexity, %", fontsize=8)
     where = f"{inputs.label(model)}; {inputs.label(dataset)}, context {context}, windows {windows}"
-    axes.set_title(f"{TITLES[name].capitalize()}, weights in 16 bit: {where}", loc="left")
+    axes.set_title(f"{TITLES[name]}, weights in 16 bit: {where}", loc="left")
 
 
 def task_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:

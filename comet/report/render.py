@@ -14,6 +14,7 @@ from comet.report import tables
 from comet.report.attention import attention_summary
 from comet.report.contradictions import CONTRADICTIONS
 from comet.report.gemm import gemm_summary
+from comet.report.protocol import protocol_summary
 from comet.report.rivals import rival_summary
 
 MOST_ROWS = 400
@@ -54,6 +55,7 @@ def render(
         "gemm": gemm_summary(records, reference_records),
         "attention": attention_summary(records, reference_records),
         "rivals": rival_summary(records, reference_records),
+        "protocol": protocol_summary(records, reference_records, paper),
         "skipped": tables.skipped_rows(records, labels),
         "contradictions": CONTRADICTIONS,
         "claims": _claims(paper),
