@@ -9,7 +9,7 @@ as quantized (section 4). Act-order and symmetric grids are later additions of t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -97,6 +97,7 @@ class GPTQ(Method):
         damping: lambda as a share of the mean of the Hessian's diagonal.
     """
 
+    sequential: bool = field(default=True, kw_only=True)
     bits: int = 4
     group: int | None = 128
     symmetric: bool = False

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -43,7 +44,8 @@ class Block:
         index: number of the layer.
         hidden: [windows, T, hidden size], the outputs of the layers quantized so far; None where
             the method is not sequential.
-        target: the same shape, what this layer puts out in the 16-bit model; None alike.
+        target: the same shape, what this layer puts out in the 16-bit model; None where the method
+            does not train.
         forward: ``forward(layer, hidden [n, T, H]) -> [n, T, H]``; gradients flow through it.
         heads, kv_heads, head_dim: of the attention.
     """
@@ -66,12 +68,14 @@ class Method(ABC):
         kv: how K and V are kept, None for 16 bit.
         sequential: later layers are calibrated on the outputs of quantized ones.
         calibrated: ``quantize_layer`` looks at inputs; where False, ``inputs`` is empty.
+        trains: against the outputs of the 16-bit model's layers; such a method is sequential.
     """
 
     label: str
     kv: KVQuantization | None = field(default=None, kw_only=True)
     sequential: bool = field(default=False, kw_only=True)
     calibrated: bool = field(default=True, kw_only=True)
+    trains: ClassVar[bool] = False
 
     @abstractmethod
     def quantize_layer(

@@ -19,7 +19,8 @@ up for few steps by larger ones. Scales are learned as logarithms, so that they 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -106,13 +107,16 @@ class OmniQuant(Method):
         bits: of a weight.
         group: input channels that share a scale, None for an output channel.
         activation_bits: of the inputs, rounded per token with a zero point; None for 16 bit.
-        transform: learn the equivalent transformation too; the paper does where activations are
-            rounded.
+        transform: learn the equivalent transformation too, as the paper does where activations are
+            rounded; needs ``calibrated``.
         alpha: of SmoothQuant's scale, where the transformation starts.
         epochs: passes over the calibration windows, one window a step.
         clip_rate: AdamW's learning rate of the clipping factors.
         scale_rate: of the logarithms of the scales.
     """
+
+    sequential: bool = field(default=True, kw_only=True)
+    trains: ClassVar[bool] = True
 
     bits: int = 4
     group: int | None = 128
@@ -128,9 +132,9 @@ class OmniQuant(Method):
     ) -> dict[str, FakeLinear]:
         """Train the layer's ranges and scales against its 16-bit output."""
         trained = {}
-        for watched in inputs.values():
-            scale = self._scale(layer, watched, block) if self.transform else None
-            for name in watched.group.linears:
+        for group in family.inputs:
+            scale = self._scale(layer, inputs[group.name], block) if self.transform else None
+            for name in group.linears:
                 trained[name] = _TrainedLinear(
                     layer.get_submodule(name),
                     self.bits,

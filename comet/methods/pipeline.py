@@ -82,19 +82,19 @@ def _layers(
         calibration.path,
         calibration.joiner,
         calibration.context,
-        range(calibration.windows if method.calibrated else 1),
+        range(calibration.windows if method.calibrated or method.trains else 1),
     )
     stream = LayerStream(folder, windows, device, getattr(torch, dtype))
-    exact = stream.hidden.clone() if method.sequential else None
+    exact = stream.hidden.clone() if method.trains else None
     for index, layer, run in stream:
-        inputs, hidden, target = {}, None, None
-        if method.sequential:
-            inputs, hidden = watch_inputs(layer, folder.family, run, windows.numel()), stream.hidden
-            exact = target = _exact_outputs(layer, exact, stream)
-        elif method.calibrated:
-            advancing = partial(run, advance=True)
-            inputs = watch_inputs(layer, folder.family, advancing, windows.numel())
-        block = Block(index, hidden, target, stream.forward, *_heads(folder.config))
+        inputs = {}
+        if method.calibrated:
+            watched_run = run if method.sequential else partial(run, advance=True)
+            inputs = watch_inputs(layer, folder.family, watched_run, windows.numel())
+        if method.trains:
+            exact = _exact_outputs(layer, exact, stream)
+        hidden = stream.hidden if method.sequential else None
+        block = Block(index, hidden, exact, stream.forward, *_heads(folder.config))
         quantized = method.quantize_layer(layer, folder.family, inputs, block)
         if missing := set(folder.family.linears) - set(quantized):
             raise ValueError(f"{method.label} left out {', '.join(sorted(missing))}")

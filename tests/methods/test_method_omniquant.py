@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OmniQuant: nothing learned leaves plain rounding, learning lowers the layer's own error."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from layer_inputs import (
 )
 from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 
+from comet.data.windows import text_windows
 from comet.fmpq.pipeline import Calibration
 from comet.methods.linear import round_asymmetric
 from comet.methods.omniquant import OmniQuant
@@ -25,7 +27,7 @@ from comet.methods.pipeline import apply_method, load_method_model, replace_line
 from comet.methods.rtn import RoundToNearest, round_weight
 from comet.models.folder import ModelFolder
 
-W4A4 = OmniQuant("W4A4", group=None, activation_bits=4, transform=True, sequential=True)
+W4A4 = OmniQuant("W4A4", group=None, activation_bits=4, transform=True)
 
 
 def run(layer: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
@@ -59,7 +61,7 @@ def error_after(method, seed: int = 0) -> float:
 def test_without_steps_it_is_rounding_of_nearly_the_whole_range():
     layer, inputs, whole = problem()
     weight = layer.self_attn.q_proj.weight.clone()
-    untrained = OmniQuant("W4A16", group=16, epochs=0, sequential=True)
+    untrained = OmniQuant("W4A16", group=16, epochs=0)
     restored = untrained.quantize_layer(layer, FAMILY, inputs, whole)["self_attn.q_proj"].weight
     parts = [
         round_asymmetric(part, 4, float(torch.sigmoid(torch.tensor(4.0))))
@@ -70,7 +72,7 @@ def test_without_steps_it_is_rounding_of_nearly_the_whole_range():
 
 @pytest.mark.parametrize("group", [16, None])
 def test_learned_clipping_beats_round_to_nearest(group):
-    ours = OmniQuant("W4A16", group=group, epochs=6, clip_rate=0.1, sequential=True)
+    ours = OmniQuant("W4A16", group=group, epochs=6, clip_rate=0.1)
     nearest = RoundToNearest("RTN", weight_group=group, weight_symmetric=False)
     assert error_after(ours) < 0.95 * error_after(nearest)
 
@@ -101,12 +103,45 @@ def test_the_written_layer_is_the_one_that_was_trained():
             torch.testing.assert_close(quantized[name](x), trained(x), rtol=1e-4, atol=1e-4)
 
 
-def test_on_a_whole_model(tmp_path):
-    model = tmp_path / "model"
-    write_model(model, tiny_config("llama"))
-    write_tokenizer(model)
-    calibration = Calibration(write_text(tmp_path / "text.jsonl"), "words", windows=2, context=32)
-    folder = ModelFolder(model)
+@pytest.fixture
+def small_model(tmp_path) -> tuple[ModelFolder, Calibration]:
+    write_model(tmp_path / "model", tiny_config("llama"))
+    write_tokenizer(tmp_path / "model")
+    text = write_text(tmp_path / "text.jsonl")
+    return ModelFolder(tmp_path / "model"), Calibration(text, "words", windows=2, context=32)
+
+
+@dataclass(frozen=True)
+class Witness(RoundToNearest):
+    """Keeps the blocks that it is shown."""
+
+    trains: ClassVar[bool] = True
+    blocks: list = field(default_factory=list)
+
+    def quantize_layer(self, layer, family, inputs, block):
+        self.blocks.append((block.hidden.clone(), block.target))
+        return super().quantize_layer(layer, family, inputs, block)
+
+
+def test_a_training_method_sees_quantized_inputs_and_exact_targets(tmp_path, small_model):
+    folder, calibration = small_model
+    witness = Witness("RTN", calibrated=False, sequential=True)
+    apply_method("witness", witness, folder, calibration, tmp_path / "q")
+    tokens = text_windows(folder.tokenizer(), calibration.path, "\n\n", 32, range(2))
+    with torch.no_grad():
+        exact = folder.load(torch.float32, "cpu").model(tokens, output_hidden_states=True)
+        quantized = load_method_model(tmp_path / "q", folder, torch.float32, "cpu").model(
+            tokens, output_hidden_states=True
+        )
+    for index, (hidden, target) in enumerate(witness.blocks):
+        torch.testing.assert_close(hidden, quantized.hidden_states[index], rtol=1e-4, atol=1e-4)
+        if index + 1 < len(witness.blocks):
+            expected = exact.hidden_states[index + 1]
+            torch.testing.assert_close(target, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_on_a_whole_model(tmp_path, small_model):
+    folder, calibration = small_model
     apply_method("omniquant-w4a4", replace(W4A4, epochs=1), folder, calibration, tmp_path / "q")
     loaded = load_method_model(tmp_path / "q", folder, torch.float32, "cpu")
     with torch.no_grad():
