@@ -9,10 +9,8 @@ from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 
 from comet.errors import UserError
 from comet.fmpq.pipeline import Calibration
-from comet.methods.atom import outliers_last
 from comet.methods.linear import ActivationGrid
 from comet.methods.pipeline import apply_method, load_method_model
-from comet.methods.qoq import key_factors, progressive, progressive_grid, through_int8
 from comet.methods.registry import METHODS
 from comet.methods.rotation import (
     block_rotation,
@@ -120,77 +118,3 @@ def test_rounded_models_stay_close(folder, exact, tmp_path, name):
     ours = logits(folder, METHODS[name], tmp_path)
     similarity = torch.nn.functional.cosine_similarity(exact, ours, dim=-1).mean()
     assert 0.85 < similarity < 0.99999
-
-
-def test_weights_are_rounded_as_torch_rounds():
-    weight, moment = random(24, 96), torch.eye(96)
-    grid = WeightGrid(group=None, symmetric=True, clip="none", ratio=0.85, rounding="nearest")
-    scale = weight.abs().amax(dim=1) * 0.85 / 7
-    zero = torch.zeros(24, dtype=torch.int32)
-    expected = torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -8, 7)
-    torch.testing.assert_close(grid.restore(weight, moment), expected)
-
-
-def test_the_search_finds_the_range_of_least_error():
-    weight = random(16, 128)
-    weight[:, 0] *= 8
-    searched = WeightGrid(group=None, clip="mse", rounding="nearest")
-    restored = searched.restore(weight, torch.eye(128))
-    best = (restored - weight).square().sum(dim=1)
-    for ratio in searched.ratios:
-        fixed = replace(searched, clip="none", ratio=ratio).restore(weight, torch.eye(128))
-        assert torch.all(best <= (fixed - weight).square().sum(dim=1) * (1 + 1e-6))
-
-
-def test_gptq_lowers_the_output_error():
-    x = random(500, 96, seed=1) @ random(96, 96, seed=2)
-    moment, weight = x.t() @ x / 500, random(32, 96)
-    errors = {}
-    for rounding in ("nearest", "gptq"):
-        restored = WeightGrid(group=32, rounding=rounding).restore(weight, moment)
-        errors[rounding] = (x @ (restored - weight).t()).square().sum()
-    assert errors["gptq"] < 0.7 * errors["nearest"]
-
-
-def test_outliers_are_the_channels_of_most_energy():
-    energy = torch.tensor([5.0, 1.0, 9.0, 2.0, 0.5])
-    assert outliers_last(energy, 2).tolist() == [1, 3, 4, 0, 2]
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "gptq"])
-def test_progressive_weights_restore_to_int8_within_the_range(rounding):
-    weight, moment = random(40, 200), torch.diag(random(200).square() + 0.1)
-    restored = progressive(weight, moment, 128, rounding)
-    scale = weight.abs().amax(dim=1, keepdim=True) / 119
-    integers = restored / scale
-    torch.testing.assert_close(integers, integers.round(), rtol=0, atol=1e-3)
-    assert integers.abs().max() <= 127.001
-    for group in integers.round().int().split(128, dim=1):
-        assert all(len(row.unique()) <= 16 for row in group)
-    assert (restored - weight).norm() < 0.15 * weight.norm()
-
-
-def test_both_steps_of_progressive_weights_round_as_torch_rounds():
-    weight = random(24, 200)
-    scale, step, zero = progressive_grid(weight, 128, 1.0)
-    fake = torch.fake_quantize_per_channel_affine
-    none = torch.zeros(24, dtype=torch.int32)
-    wide = fake(weight, scale[:, 0], none, 0, -119, 119) / scale
-    parts = [
-        fake(part, step[:, at], zero[:, at].int(), 0, 0, 15)
-        for part, at in zip(wide.round().split(128, dim=1), (0, 128), strict=True)
-    ]
-    expected = torch.cat(parts, dim=1) * scale
-    # torch multiplies by the reciprocal of a scale, so a quotient halfway may go the other way.
-    close = torch.isclose(through_int8(weight, scale, step, zero), expected, rtol=1e-4, atol=1e-6)
-    assert close.float().mean() > 0.995
-
-
-def test_factors_of_keys_are_equal_in_a_pair_and_grow_with_it():
-    keys = random(100, 2, 16)
-    keys[:, 1, 3] *= 50
-    factors = key_factors(keys, 0.5)
-    assert torch.equal(factors[:, :8], factors[:, 8:])
-    largest = torch.hypot(keys[:, 1, 3], keys[:, 1, 11]).max()
-    assert factors[1, 3] == pytest.approx(float(largest) ** 0.5)
-    assert factors[1, 3] == factors.max()
