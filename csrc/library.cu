@@ -3,7 +3,7 @@
 #include "comet/status.h"
 
 // Raised whenever an argument struct or a launcher changes; comet.kernels.library checks it.
-constexpr int kInterfaceVersion = 1;
+constexpr int kInterfaceVersion = 2;
 
 COMET_API int comet_interface_version() { return kInterfaceVersion; }
 

@@ -12,7 +12,7 @@ import torch
 from comet.errors import UserError
 from comet.kernels.build import INFO_NAME, LIBRARY_NAME, ROOT, SOURCES, source_hash
 
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 BUILD_HINT = "build it with: comet build"
 ENVIRONMENT = "COMET_LIBRARY"
 

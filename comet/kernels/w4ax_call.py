@@ -23,7 +23,7 @@ class W4axArgs(ctypes.Structure):
         SIZE,
         *fields(c_int32, "dtype", "tokens", "channels", "int4_blocks", "int8_blocks"),
         *fields(c_int32, "instance", "split", "grid", "shared_tiles", "prefetch"),
-        *fields(c_int32, "dependent_launch", "early_trigger"),
+        *fields(c_int32, "dependent_launch", "early_trigger", "stagger"),
         *fields(c_void_p, "activations", "scales", "sums", "weights", "channel_scale", "bias"),
         *fields(c_void_p, "out", "partials", "flags"),
     )
@@ -51,7 +51,8 @@ class Instance:
 
     Attributes:
         index: in the library.
-        name: for example "T64x1".
+        name: for example "T64x1": tokens, then x for one cluster a tile, s and d for stream-K, k
+            for warpgroups that take turns along K, and their number.
         tokens, channels: of the output tile.
         stream: persistent thread blocks (stream-K); otherwise one cluster a tile.
         residency: thread blocks an SM.
@@ -86,6 +87,7 @@ class Plan:
     prefetch: int = 0
     dependent_launch: bool = False
     early_trigger: bool = False
+    stagger: int = 0
 
 
 @cache
@@ -146,7 +148,7 @@ def w4ax(
     library = load_for(out.device)
     instance = instances(library)[plan.instance]
     arguments = _arguments(operand, scales, sums, tiles, channel_scale, bias, int4_blocks, out)
-    for name in ("split", "grid", "shared_tiles", "prefetch", "early_trigger"):
+    for name in ("split", "grid", "shared_tiles", "prefetch", "early_trigger", "stagger"):
         setattr(arguments, name, getattr(plan, name))
     arguments.instance = instance.index
     arguments.dependent_launch = plan.dependent_launch

@@ -9,12 +9,24 @@ namespace {
 constexpr int kWordsPerTile = kTileCodeBytes / 4;
 constexpr int kThreads = 256;
 
+// Natural order, which only a build variant reads: the canonical bytes of a tile's channels.
+__device__ __forceinline__ void copy_codes(const CometTileWeightsArgs& a, uint8_t* tile,
+                                           int tile_row, int block) {
+  const size_t row_bytes = static_cast<size_t>(a.blocks) * kChannelBytes;
+  for (int i = threadIdx.x; i < kTileCodeBytes; i += kThreads) {
+    const int channel = tile_row * kTileChannels + i / kChannelBytes;
+    const size_t from = channel * row_bytes + block * kChannelBytes + i % kChannelBytes;
+    tile[i] = channel < a.channels ? a.codes[from] : 0;
+  }
+}
+
 // One thread block a tile; padding channels get codes and scales of zero.
 __global__ void tile_weights_kernel(CometTileWeightsArgs a) {
   const int tile_row = blockIdx.x / a.blocks, block = blockIdx.x % a.blocks;
   uint8_t* tile = static_cast<uint8_t*>(a.tiles) + static_cast<size_t>(blockIdx.x) * kTileBytes;
   const size_t row_bytes = static_cast<size_t>(a.blocks) * (kTileK / 2);
-  for (int word = threadIdx.x; word < kWordsPerTile; word += kThreads) {
+  if constexpr (!kInterleaved) copy_codes(a, tile, tile_row, block);
+  for (int word = threadIdx.x; kInterleaved && word < kWordsPerTile; word += kThreads) {
     const int row_half = word % 2, step = word / 2 % 2, lane = word / 4 % 32;
     const int half = word / 128 % 2, warp = word / 256;
     const int channel = tile_row * kTileChannels + warp * 16 + lane / 4 * 2 + row_half;

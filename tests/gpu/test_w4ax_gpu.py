@@ -102,6 +102,7 @@ def every_plan(instance, m: int, n: int, blocks: int):
         for shared in {0, tiles, tiles // 2}:
             if shared * (blocks // 2) >= grid or shared == 0:
                 yield Plan(instance.name, grid=grid, shared_tiles=shared)
+                yield Plan(instance.name, grid=grid, shared_tiles=shared, stagger=2)
 
 
 def instance_names():

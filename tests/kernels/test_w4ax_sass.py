@@ -11,7 +11,9 @@ from comet.kernels.toolchain import find_tool
 from comet.kernels.w4ax_call import instances
 
 pytestmark = pytest.mark.build
-KERNEL = re.compile(r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E")
+KERNEL = re.compile(
+    r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E.*ELi\d+ELi(\d+)EEEEEv"
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def test_every_instance_is_compiled(built_library, machine_code):
     assert len(machine_code) == len(known)
     tiles = sorted((i.tokens, i.channels) for i in known.values())
     shapes = [tuple(map(int, KERNEL.search(name).groups())) for name in machine_code]
-    assert sorted((t, groups * rows * 64) for t, groups, rows in shapes) == tiles
+    assert sorted((t, groups * rows * 64 // slices) for t, groups, rows, slices in shapes) == tiles
 
 
 def test_tensor_cores_multiply_unsigned_by_signed(machine_code):

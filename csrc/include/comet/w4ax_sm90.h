@@ -20,6 +20,7 @@ struct CometW4axArgs {
   int32_t prefetch;            // pipeline stages of weights fetched before the kernel in front ends
   int32_t dependent_launch;    // launch before the kernel in front has ended
   int32_t early_trigger;       // let the next kernel start at once, not when all loads are issued
+  int32_t stagger;             // stream schedule: stages between the starts of two warpgroups
   const void* activations;     // sm_90a operand, see comet/layout.cuh
   const float* scales;         // [2, tokens]
   const int32_t* sums;         // [2, tokens]

@@ -49,7 +49,7 @@ class BlockConsumer {
     uint32_t a[4][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint4 words = load_shared4(tile + lane_.codes + half * kHalfBytes);
+      const uint4 words = load_half(tile, lane_, half);
       unpack_step(a[half * 2], words.x, words.y, scale);
       unpack_step(a[half * 2 + 1], words.z, words.w, scale);
     }

@@ -18,6 +18,7 @@ class Consumer {
         warpgroup_(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)),
         lane_(TileLane::of(threadIdx.x % 128)) {
     sums_.parked_shared = shared + I::kParked + threadIdx.x * 16;
+    ring_.stage = slice();
   }
 
   __device__ __forceinline__ void run() {
@@ -27,12 +28,13 @@ class Consumer {
     if constexpr (I::kSchedule == Schedule::kCluster) {
       list.template get<I::kStageBlocks>(0, work);
       const Classes classes = begin(work);
-      if (p_.split > 1) {
-        share_in_cluster<I>(p_, shared_, sums_, classes, epilogue_);
+      if (I::kSlices > 1 || p_.split > 1) {
+        share_in_cluster<I>(p_, shared_, sums_, classes, slice(), epilogue_);
       } else {
         finish(work, classes);
       }
     } else {
+      stagger(list);
       // The broadcast keeps the counter in a uniform register.
       for (int index = 0; list.template get<I::kStageBlocks>(index, work);
            index = __shfl_sync(0xffffffff, index + 1, 0)) {
@@ -48,10 +50,28 @@ class Consumer {
   }
 
  private:
+  // Which turns at the stages are this warpgroup's, and which channels.
+  __device__ __forceinline__ int slice() const {
+    return I::kSlices == 1 ? 0 : warpgroup_ / I::kRowGroups;
+  }
+  __device__ __forceinline__ int row_group() const {
+    return I::kSlices == 1 ? warpgroup_ : warpgroup_ % I::kRowGroups;
+  }
+
+  // Later warpgroups start some stages behind the first: their epilogues then fall into each
+  // other's main loops, and the tensor cores do not rest.
+  __device__ __forceinline__ void stagger(const WorkList<I::kSchedule>& list) const {
+    const int stage = min(p_.stagger * warpgroup_, I::kStages - 1);
+    Work first;
+    if (stage == 0 || !list.template get<I::kStageBlocks>(0, first)) return;
+    if ((first.end - first.begin) / I::kStageBlocks <= stage) return;  // it may never be filled
+    barrier_wait(shared_ + I::kFull + stage * 8, 0);
+  }
+
   // The integer sums of a piece of work; the terms of its tile are on their way.
   __device__ __forceinline__ Classes begin(const Work& work) {
     named_barrier(1 + warpgroup_, 128);  // the terms of the tile before are no longer read
-    epilogue_.fetch_terms(tile_place(p_, work.tile), warpgroup_);
+    if (slice() == 0) epilogue_.fetch_terms(tile_place(p_, work.tile), row_group());
     return multiply_both(work);
   }
 
@@ -87,6 +107,8 @@ class Consumer {
     int previous = -1;
     constexpr int kSecond = I::kStageBlocks * kGroups % 2;  // first set of every other stage
     int stages = blocks / I::kStageBlocks;
+    bool half = I::kStageBlocks == 2 && blocks % 2 != 0;
+    if constexpr (I::kSlices > 1) take_turns(stages, half);
     if constexpr (kSecond == 0) {
 #pragma unroll 1
       for (; stages > 0; --stages) multiply_stage<I::kStageBlocks, 0>(f, previous);
@@ -99,11 +121,20 @@ class Consumer {
       if (stages > 0) multiply_stage<I::kStageBlocks, 0>(f, previous);
     }
     if constexpr (I::kStageBlocks == 2) {
-      if (blocks % 2 != 0) multiply_stage<1, 0>(f, previous);
+      if (half) multiply_stage<1, 0>(f, previous);
     }
     wgmma_wait<0>();
     sums_.pin_running();
     release(previous);
+  }
+
+  // Of full stages and a half filled one after them, those of this slice.
+  __device__ __forceinline__ void take_turns(int& stages, bool& half) {
+    constexpr int kMask = I::kSlices - 1;
+    const int all = stages + half, before = (slice() - turn_) & kMask;
+    half = half && ((all - 1 - before) & kMask) == 0;
+    stages = (all - before + kMask) / I::kSlices - half;
+    turn_ = (turn_ + all) & kMask;
   }
 
   static constexpr int kGroups = 4 / I::kGroupSteps;
@@ -113,7 +144,7 @@ class Consumer {
   __device__ __forceinline__ void multiply_stage(Fragments& f, int& previous) {
     barrier_wait(shared_ + I::kFull + ring_.stage * 8, ring_.phase);
     const uint32_t weights = shared_ + I::kWeights + ring_.stage * I::kStageWeightBytes +
-                             warpgroup_ * I::kRows * I::kStageBlocks * kTileBytes;
+                             row_group() * I::kRows * I::kStageBlocks * kTileBytes;
     // The broadcast tells the compiler that descriptors are uniform.
     const uint64_t operand = operand_descriptor(
         shared_ + I::kOperands + __shfl_sync(0xffffffff, ring_.stage, 0) * I::kStageOperandBytes);
@@ -137,8 +168,14 @@ class Consumer {
       wgmma_wait<1>();
       if (i == 0) release(previous);
     }
-    previous = ring_.stage;
-    ring_.template advance<I::kStages>();
+    if constexpr (I::kOwnStages == 1) {  // the producer waits for it
+      wgmma_wait<0>();
+      sums_.pin_running();
+      release(ring_.stage);
+    } else {
+      previous = ring_.stage;
+    }
+    ring_.template advance<I::kStages, I::kSlices>();
   }
 
   // Packed words of group i of a stage, and the scales where a block begins.
@@ -149,8 +186,7 @@ class Consumer {
       if (i % kGroups == 0) f.scale[row] = TileScale::of(load_shared(tile + lane_.scales));
 #pragma unroll
       for (int half = 0; half < I::kGroupSteps / 2; ++half) {
-        f.words[row][half] = load_shared4(tile + lane_.codes +
-                                          (i % kGroups * I::kGroupSteps / 2 + half) * kHalfBytes);
+        f.words[row][half] = load_half(tile, lane_, i % kGroups * I::kGroupSteps / 2 + half);
       }
     }
   }
@@ -197,6 +233,7 @@ class Consumer {
   const int warpgroup_;
   const TileLane lane_;
   Ring ring_;
+  int turn_ = 0;  // slice that has the next stage
   Sums<I> sums_;
 };
 

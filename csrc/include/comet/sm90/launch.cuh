@@ -45,7 +45,7 @@ CometW4axInstance describe(const char* name) {
           I::kResidency,
           I::kStages,
           I::kWarpgroups,
-          2 * I::kClassBytes};
+          I::kSliceBytes};
 }
 
 // Cuts the K blocks of the shared tiles into one run a thread block.
@@ -79,6 +79,7 @@ inline GemmParams params_of(const CometW4axArgs& a) {
   p.raster = kRaster;
   p.prefetch = a.dependent_launch ? a.prefetch : 0;
   p.early_trigger = a.early_trigger;
+  p.stagger = a.stagger;
   p.split = 1;
   p.fp16 = a.dtype == kFp16;
   return p;
@@ -132,6 +133,7 @@ int launch_w4ax(const CometW4axArgs& a, cudaStream_t stream) {
     }
   } else {
     if (a.grid < 1 || a.shared_tiles < 0 || a.shared_tiles > tiles) return kCometBadOption;
+    if (a.stagger < 0 || a.stagger > I::kStages) return kCometBadOption;
     if (a.shared_tiles > 0 && (a.partials == nullptr || a.flags == nullptr)) {
       return kCometBadPointer;
     }

@@ -23,6 +23,7 @@ struct GemmParams {
   int raster;                  // token tiles that are swept together
   int prefetch;                // stages of weights fetched before the wait
   int early_trigger;           // see kernel.cuh
+  int stagger;                 // stages between the starts of two warpgroups
   int split;                   // blocks of a cluster that share a tile's K
   int last_int4, first_int8;   // ranks below hold INT4 sums; ranks from here on INT8 sums
   int shared_tiles, share, share_rest, share_unit;  // stream-K, see schedule.cuh

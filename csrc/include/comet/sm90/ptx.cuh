@@ -108,6 +108,12 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
   return value;
 }
 
+__device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
+  uint16_t value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address));
+  return value;
+}
+
 __device__ __forceinline__ uint4 load_shared4(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

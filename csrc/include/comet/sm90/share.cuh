@@ -27,31 +27,61 @@ __device__ __forceinline__ void add(int4& a, const int4& b) {
 
 constexpr int kConsumerBarrier = 7;
 
-// Adds to `sums` the chunks at these addresses of every block of the cluster in first..last. Each
-// block starts with itself, so that they do not all read the same one at once; loads of several
-// blocks are issued together, a remote one takes long.
-template <int kCount>
-__device__ __forceinline__ void add_peers(int4 (&sums)[kCount], const uint32_t (&address)[kCount],
-                                          uint32_t offset, unsigned rank, unsigned split,
-                                          unsigned first, unsigned last) {
-  constexpr int kPeers = 4;
-  for (unsigned base = 0; base < split; base += kPeers) {
+// Adds up the chunks at these addresses over the blocks of the cluster: INT4 sums of those that
+// have them, then INT8 sums. Blocks start at different places of that list, so that they do not all
+// read the same one at once; loads of several are issued together, a remote one takes long.
+template <int kPeers, int kCount>
+__device__ __forceinline__ void add_peers(const GemmParams& p, int4 (&sums4)[kCount],
+                                          int4 (&sums8)[kCount], const uint32_t (&address)[kCount],
+                                          uint32_t class_bytes, bool two, unsigned rank) {
+  const unsigned int4_peers = p.last_int4;
+  const unsigned items = int4_peers + (two ? p.split - p.first_int8 : 0);
+  for (unsigned base = 0; base < items; base += kPeers) {
     int4 part[kPeers][kCount];
 #pragma unroll
     for (int i = 0; i < kPeers; ++i) {
-      const unsigned turn = rank + base + i, peer = turn < split ? turn : turn - split;
-      const bool wanted = base + i < split && peer >= first && peer < last;
+      const unsigned turn = rank + base + i, item = turn < items ? turn : turn - items;
+      const bool second = item >= int4_peers;
+      const unsigned peer = second ? p.first_int8 + item - int4_peers : item;
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         part[i][j] = {0, 0, 0, 0};
-        if (wanted) part[i][j] = load_peer4(peer_address(address[j] + offset, peer));
+        if (base + i < items) {
+          part[i][j] = load_peer4(peer_address(address[j] + (second ? class_bytes : 0), peer));
+        }
       }
     }
 #pragma unroll
     for (int i = 0; i < kPeers; ++i) {
+      const unsigned turn = rank + base + i, item = turn < items ? turn : turn - items;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) add(sums[j], part[i][j]);
+      for (int j = 0; j < kCount; ++j) {
+        if (item >= int4_peers) {
+          add(sums8[j], part[i][j]);
+        } else {
+          add(sums4[j], part[i][j]);
+        }
+      }
     }
+  }
+}
+
+// Adds the sums of the other slices of a block to those of its first.
+template <class I>
+__device__ __forceinline__ void add_slices(uint32_t shared, bool second) {
+  constexpr unsigned kWords = I::kChunks * I::kRowThreads;
+  named_barrier(kConsumerBarrier, I::kConsumers);
+  const uint32_t first = shared + (second ? I::kClassBytes : 0);
+#pragma unroll 1
+  for (unsigned word = threadIdx.x; word < kWords; word += I::kConsumers) {
+    int4 sum = {0, 0, 0, 0};
+#pragma unroll
+    for (int slice = 0; slice < I::kSlices; ++slice) {
+      const uint4 v = load_shared4(first + slice * I::kSliceBytes + word * 16);
+      add(sum, {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
+                static_cast<int>(v.w)});
+    }
+    store_shared4(first + word * 16, sum.x, sum.y, sum.z, sum.w);
   }
 }
 
@@ -59,17 +89,17 @@ __device__ __forceinline__ void add_peers(int4 (&sums)[kCount], const uint32_t (
 // used up) and finishes its share of the tile.
 template <class I>
 __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t shared,
-                                                 Sums<I>& sums, const Classes& classes,
+                                                 Sums<I>& sums, const Classes& classes, int slice,
                                                  const Epilogue<I>& epilogue) {
   const unsigned split = p.split, rank = blockIdx.x % split;
   const bool two = p.int4_blocks > 0 && p.int4_blocks < p.blocks;
   async_copies_wait();  // of the terms
   named_barrier(kConsumerBarrier, I::kConsumers);
-  const uint32_t own = shared + threadIdx.x * 16;
+  const uint32_t own = shared + slice * I::kSliceBytes + threadIdx.x % I::kRowThreads * 16;
 #pragma unroll
   for (int c = 0; c < I::kChunks; ++c) {
     const int4 last = sums.chunk(c);
-    const uint32_t address = own + c * I::kConsumers * 16;
+    const uint32_t address = own + c * I::kRowThreads * 16;
     if (classes.int4 && classes.int8) {
       const int4 parked = sums.parked_chunk(c);
       store_shared4(address, parked.x, parked.y, parked.z, parked.w);
@@ -77,12 +107,17 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
     const bool second = two && classes.int8;
     store_shared4(address + (second ? I::kClassBytes : 0), last.x, last.y, last.z, last.w);
   }
+  if constexpr (I::kSlices > 1) {
+    if (classes.int4 || !two) add_slices<I>(shared, false);
+    if (classes.int8 && two) add_slices<I>(shared, true);
+  }
   cluster_arrive();
   cluster_wait();
 
   // Units of one chunk of a warp; a warp takes several at a time.
-  constexpr unsigned kUnits = I::kChunks * I::kConsumers / 32, kWarps = I::kConsumers / 32;
+  constexpr unsigned kUnits = I::kChunks * I::kRowThreads / 32, kWarps = I::kConsumers / 32;
   constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kTokens < 128 ? 2 : 4;
+  constexpr int kPeers = kBatch > 2 ? 4 : 8;
   const unsigned end = kUnits * (rank + 1) / split;
   bool arrived = false;
   for (unsigned unit = kUnits * rank / split + threadIdx.x / 32; unit < end;
@@ -93,8 +128,7 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
       address[j] = shared + min(unit + j * kWarps, end - 1) * 512 + threadIdx.x % 32 * 16;
     }
     int4 sum4[kBatch] = {}, sum8[kBatch] = {};
-    add_peers(sum4, address, 0, rank, split, 0, p.last_int4);
-    if (two) add_peers(sum8, address, I::kClassBytes, rank, split, p.first_int8, split);
+    add_peers<kPeers>(p, sum4, sum8, address, I::kClassBytes, two, rank);
     if (unit + kBatch * kWarps >= end) {
       cluster_arrive();  // before the stores: peers wait for reads only
       arrived = true;
@@ -103,7 +137,7 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
     for (int j = 0; j < kBatch; ++j) {
       if (unit + j * kWarps >= end) continue;
       const unsigned item = (unit + j * kWarps) * 32 + threadIdx.x % 32;
-      const unsigned consumer = item % I::kConsumers, chunk = item / I::kConsumers;
+      const unsigned consumer = item % I::kRowThreads, chunk = item / I::kRowThreads;
       if (two) {
         epilogue.template finish<true>(consumer, chunk, sum4[j], sum8[j]);
       } else {
