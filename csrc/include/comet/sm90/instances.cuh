@@ -37,13 +37,15 @@ using T256s2 = Instance<256, 2, 1, 1, 2, 32, 1, true, kStream>;
 }  // namespace comet::sm90
 
 // Every instance, in the order of its index.
-#define COMET_W4AX_INSTANCES(X)                                                             \
-  X(T8x1)                                                                                   \
-  X(T8x2)                                                                                   \
-  X(T16x1)                                                                                  \
-  X(T16x2)                                                                                  \
-  X(T16s2) X(T16k4) X(T32x1) X(T32x2) X(T32s2) X(T32k4) X(T64x1) X(T64s2) X(T64s3) X(T64s4) \
-      X(T64k2) X(T64k4) X(T128x1) X(T128k2) X(T128x2) X(T128s2) X(T128s3) X(T128d2) X(T256s2)
+// clang-format off
+#define COMET_W4AX_INSTANCES(X) \
+  X(T8x1) X(T8x2) \
+  X(T16x1) X(T16x2) X(T16s2) X(T16k4) \
+  X(T32x1) X(T32x2) X(T32s2) X(T32k4) \
+  X(T64x1) X(T64s2) X(T64s3) X(T64s4) X(T64k2) X(T64k4) \
+  X(T128x1) X(T128k2) X(T128x2) X(T128s2) X(T128s3) X(T128d2) \
+  X(T256s2)
+// clang-format on
 
 #define COMET_W4AX_EXTERN(name)                                                              \
   extern template int comet::sm90::launch_w4ax<comet::sm90::name>(const CometW4axArgs& args, \
