@@ -18,9 +18,12 @@ from comet.accuracy.statistics import (
     loss_ratio,
     mean_losses,
 )
+from comet.data.window_numbers import parse_windows
 
 EXACT, W4A16, W4A4 = "w16a16", "fmpq-w4a16", "fmpq-w4a4"
 UNQUANTIZED = "16 bit"
+# Defaults of the method were chosen on these windows of this many tokens.
+CHOSEN, CHOSEN_CONTEXT = range(6), 1024
 TEXT = ("model", "dataset", "split", "context", "windows")
 TASK = ("model", "limit")
 METRICS = ("acc", "acc_norm")
@@ -89,6 +92,41 @@ def text_rows(records: Iterable[dict]) -> dict[tuple, list[TextRow]]:
     for record in filter(is_text, records):
         groups.setdefault(condition(record), {})[record["backend"]] = record
     return {key: [_text_row(name, group) for name in group] for key, group in groups.items()}
+
+
+def split_windows(records: Iterable[dict]) -> list[dict]:
+    """Records on more windows than ``CHOSEN`` as two: those that chose defaults, and the held-out.
+
+    Windows of another length than ``CHOSEN_CONTEXT`` are other tokens; they stay together.
+    """
+    found = []
+    for record in records:
+        case, sums = record["case"], record["method"].get("window_losses")
+        if not is_text(record) or case["context"] != CHOSEN_CONTEXT or sums is None:
+            found.append(record)
+            continue
+        numbers = parse_windows(case["windows"]) or list(range(len(sums)))
+        chosen = {n for n in numbers if n in CHOSEN}
+        held_out = [n for n in numbers if n not in chosen]
+        if len(chosen) < len(CHOSEN) or not held_out or len(sums) != len(numbers):
+            found.append(record)
+            continue
+        of_window = dict(zip(numbers, sums, strict=True))
+        found += [_part(record, part, of_window) for part in (sorted(chosen), held_out)]
+    return found
+
+
+def _part(record: dict, numbers: list[int], of_window: dict[int, float]) -> dict:
+    sums = [of_window[number] for number in numbers]
+    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+    windows = f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))
+    value = math.exp(float(mean_losses(sums, record["case"]["context"]).mean()))
+    return record | {
+        "case": record["case"] | {"windows": windows},
+        "method": record["method"] | {"window_losses": sums},
+        "median": value,
+        "samples": [value],
+    }
 
 
 def compare(records: Iterable[dict], key: tuple, first: str, second: str) -> Estimate:

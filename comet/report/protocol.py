@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from comet.accuracy.recovery import TEXT, compare, text_rows
+from comet.accuracy.recovery import TEXT, compare, split_windows, text_rows
 from comet.figures.published import rows as published_rows
 
 USUAL = "usual"
@@ -89,7 +89,7 @@ def _way(key: tuple, values: dict, usual: dict | None, backends: list[str]) -> d
 
 def _granularity(records: list[dict]) -> list[dict[str, str]]:
     """Rows with one scale per output channel beside the same method with groups of 128."""
-    found = []
+    found, records = [], split_windows(records)
     for key, rows in text_rows(records).items():
         perplexity = {row.backend: row.perplexity for row in rows}
         for channel, group in GRANULARITY:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FMPQ beside the other methods with 4-bit activations, paired over windows."""
 
-from comet.accuracy.recovery import TEXT, compare, text_rows
+from comet.accuracy.recovery import TEXT, compare, split_windows, text_rows
 
 OURS = {"fmpq-w4ax": "FMPQ", "fmpq-plus-w4ax": "FMPQ+"}
 RIVALS = (
@@ -30,7 +30,7 @@ def rival_summary(records: list[dict], reference: list[dict]) -> dict:
     Returns:
         ``sentences``, and ``rows`` of text: one for each text and rival.
     """
-    for source in (records, reference):
+    for source in map(split_windows, (records, reference)):
         if rows := _rows(source):
             return {"sentences": [INTRODUCTION, *_verdicts(source)], "rows": rows}
     return {"sentences": [], "rows": []}

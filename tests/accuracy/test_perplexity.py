@@ -37,6 +37,7 @@ def test_windows_are_cut_from_the_start():
         list(range(10)),
         list(range(10, 20)),
     ]
+    assert token_windows(torch.arange(25), 10, parse_windows("all")).shape == (2, 10)
     with pytest.raises(UserError, match="2 windows of 10"):
         token_windows(torch.arange(25), 10, [2])
 

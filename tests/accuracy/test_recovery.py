@@ -69,6 +69,20 @@ def test_two_rows_are_compared_in_pairs():
     assert change.value == pytest.approx(math.expm1(2.1 / 10)) and change.beyond_two
 
 
+def test_held_out_windows_are_kept_from_those_that_chose_defaults():
+    losses = [1023.0 * n for n in range(8)]
+    record = text("w16a16", losses, context=1024, windows="0-7")
+    first, second = recovery.split_windows([record])
+    assert first["case"]["windows"] == "0-5" and second["case"]["windows"] == "6-7"
+    assert first["median"] == pytest.approx(math.exp(2.5))
+    assert second["median"] == pytest.approx(math.exp(6.5))
+    assert second["method"]["window_losses"] == losses[6:]
+    whole = text("w16a16", losses, context=1024, windows="all")
+    assert [part["case"]["windows"] for part in recovery.split_windows([whole])] == ["0-5", "6-7"]
+    for untouched in (text("w16a16", losses, context=2048, windows="0-7"), RECORDS[0]):
+        assert recovery.split_windows([untouched]) == [untouched]
+
+
 def test_tasks_are_averaged_and_set_beside_16_bit():
     records = [
         task("w16a16", "piqa", "1110"),
