@@ -87,7 +87,7 @@ def kv4_decode(
         scale: factor of the scores; None for D ** -0.5.
         window: tokens that a query sees (sliding window); None for all.
         plan: how the kernel is launched; None for ``plan_kv4.plan_of``.
-        dependent_launch: as ``kv4_append``; the previous kernel must not write ``seq_lens``.
+        dependent_launch: as ``kv4_append``.
 
     Returns:
         [batch, heads, D] of ``query``'s type; zeros for a sequence of length 0. The same lengths

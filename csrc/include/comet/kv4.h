@@ -21,7 +21,7 @@ struct CometKv4DecodeArgs {
   int32_t warps;     // of a thread block, 1 to 8
   int32_t stages;    // pages under way for each warp, at least 2
   int32_t blocks;    // thread blocks
-  // Launch before the previous kernel of the stream has ended; it must not write seq_lens.
+  // Launch before the previous kernel of the stream has ended; it may write anything but integers.
   int32_t dependent_launch;
   float scale;  // of the scores, positive
   int64_t table_stride;
@@ -44,8 +44,7 @@ struct CometKv4AppendArgs {
   int32_t kv_heads;
   int32_t head_dim;
   int32_t max_new_tokens;  // at least the most new tokens of a sequence
-  // Launch before the previous kernel of the stream has ended; it may write key, value, cache and
-  // tail, but nothing of integers.
+  // As for decode.
   int32_t dependent_launch;
   int64_t table_stride;
   int64_t key_stride;  // elements between tokens, a multiple of 8

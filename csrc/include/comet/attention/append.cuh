@@ -43,7 +43,6 @@ class Appender {
       : p_(p), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32) {}
 
   __device__ __forceinline__ void run(int touched, int head, int sequence) {
-    launch_dependents();
     const int length = p_.seq_lens[sequence];
     if (length == 0) return;
     row_ = p_.query_start != nullptr ? p_.query_start[sequence] : sequence;
@@ -58,6 +57,7 @@ class Appender {
     tail_ = p_.tail + (slot * p_.kv_heads + head) * kPage * kDim * 2;
     const int begin = max(start_, page * kPage), end = min(length, (page + 1) * kPage);
     wait_dependencies();  // what was read so far describes the step
+    launch_dependents();
     write_values(begin, end, page * kPage);
     if (end == (page + 1) * kPage) seal(page * kPage);
     if (touched == 0) {

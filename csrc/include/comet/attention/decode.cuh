@@ -25,18 +25,17 @@ class Decoder {
   }
 
   __device__ __forceinline__ void run() {
-    launch_dependents();
     const int total = total_pages(p_.batch, lane_);
     runs_ = Runs::of(total, gridDim.x);
     begin_ = runs_.begin(blockIdx.x);
     end_ = runs_.begin(blockIdx.x + 1);
-    const bool busy = begin_ < end_;
-    Item item = {};
-    if (busy) item = Item::find(p_.batch, begin_, lane_);
-    wait_dependencies();  // nothing but lengths was read so far
-    if (busy) {
+    if (begin_ < end_) {
+      Item item = Item::find(p_.batch, begin_, lane_);
       Pages<I> pages(p_, item, stages_ + warp_ * p_.stages * P::kBytes,
                      barriers_ + warp_ * p_.stages, begin_ + warp_, warps_, end_, lane_);
+      wait_dependencies();  // what was read so far describes the step
+      launch_dependents();
+      pages.start();
       for (int position = begin_; position < end_;) {
         item.advance(p_.batch, position);
         const int stop = min(item.end(), end_);
@@ -44,6 +43,7 @@ class Decoder {
         position = stop;
       }
     }
+    wait_dependencies();  // also where there was nothing to do
     clear_empty();
   }
 

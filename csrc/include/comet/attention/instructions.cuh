@@ -106,6 +106,8 @@ __device__ __forceinline__ uint32_t transpose(uint32_t pair) {
 // Programmatic dependent launch: a kernel launched that way starts before its predecessor has
 // ended.
 
+// From now on the next kernel may start. Called after `wait_dependencies`: a kernel then overlaps
+// the one in front of it and no other.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

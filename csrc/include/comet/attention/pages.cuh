@@ -12,7 +12,7 @@ class Pages {
   using P = typename I::P;
 
  public:
-  // Starts the first copies. The warp takes pages first, first + step, .. below end of the row.
+  // The warp takes pages first, first + step, .. below end of the row.
   __device__ __forceinline__ Pages(const DecodeParams& p, const Item& item, uint8_t* stages,
                                    uint64_t* barriers, int first, int step, int end, int lane)
       : p_(p),
@@ -30,8 +30,12 @@ class Pages {
     }
     __syncwarp();
     look_up();
+  }
+
+  // Starts the first copies.
+  __device__ __forceinline__ void start() {
 #pragma unroll 1
-    for (int stage = 0; stage < p.stages; ++stage) fill(stage);
+    for (int stage = 0; stage < p_.stages; ++stage) fill(stage);
   }
 
   // Waits for the oldest page. It stays until `release`.
