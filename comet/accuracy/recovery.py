@@ -101,10 +101,10 @@ def split_windows(records: Iterable[dict]) -> list[dict]:
     """
     found = []
     for record in records:
-        case, sums = record["case"], record["method"].get("window_losses")
-        if not is_text(record) or case["context"] != CHOSEN_CONTEXT or sums is None:
+        if not is_text(record) or record["case"]["context"] != CHOSEN_CONTEXT:
             found.append(record)
             continue
+        case, sums = record["case"], record["method"].get("window_losses", [])
         numbers = parse_windows(case["windows"]) or list(range(len(sums)))
         chosen = {n for n in numbers if n in CHOSEN}
         held_out = [n for n in numbers if n not in chosen]
