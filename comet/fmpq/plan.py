@@ -28,7 +28,8 @@ class InputPlan:
         group: the input and the linears that share it, hence the permutation.
         statistics: channel statistics over the calibration tokens.
         sample: fp32 [tokens, K], the input of the first calibration tokens.
-        spread: fp32 [tokens, K] each, tokens spread evenly over the calibration text.
+        spread: fp32 [tokens, K] each, tokens spread evenly over the calibration text; none where
+            only the diagonal of the second moment is kept.
         layout, permutation: decided by ``decide``.
         noise: fp32 [K padded] in permuted order, variance of the rounding error that the weights
             are fitted to, decided by ``decide``; None where they are not.
@@ -45,8 +46,9 @@ class InputPlan:
     def see(self, x: torch.Tensor) -> None:
         """Take in activations [..., K]."""
         tokens = x.detach().reshape(-1, x.shape[-1])
-        stride = max(1, -(-self.statistics.tokens // SPREAD_TOKENS))
-        self.spread.append(tokens[-self.statistics.seen % stride :: stride].float())
+        if self.statistics.product_sum is not None:
+            stride = max(1, -(-self.statistics.tokens // SPREAD_TOKENS))
+            self.spread.append(tokens[-self.statistics.seen % stride :: stride].float())
         self.statistics.update(x)
         if self.sample is None:
             self.sample = tokens[:SAMPLE_TOKENS].float().cpu()
