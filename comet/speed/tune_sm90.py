@@ -69,8 +69,9 @@ def candidates(
             continue
         for cut in _cuts(instance, tiles, blocks, sms, slots):
             yield cut
-            if cut.grid < tiles:
-                yield replace(cut, stagger=max(1, instance.stages // instance.warpgroups))
+            deepest = (instance.stages - 1) // max(1, instance.warpgroups - 1)
+            for stagger in sorted({(deepest + 1) // 2, deepest}) if cut.grid < tiles else ():
+                yield replace(cut, stagger=stagger)
 
 
 def _cuts(instance: Instance, tiles: int, blocks: int, sms: int, slots: int) -> Iterator[Plan]:

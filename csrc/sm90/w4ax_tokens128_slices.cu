@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comet/sm90/instances.cuh"
 
-COMET_W4AX_INSTANTIATE(T128x1)
 COMET_W4AX_INSTANTIATE(T128k2)

@@ -127,6 +127,20 @@ def test_every_instance_and_cut_is_exact(name):
                     assert torch.equal(found, want), (n, k, m, share, plan)
 
 
+def test_small_problems_of_every_instance():
+    """Small enough for compute-sanitizer: ``-k small`` under memcheck and racecheck."""
+    for name, instance in instances(load_for(torch.device("cuda:0"))).items():
+        for n, k in ((72, 640), (200, 1280)):
+            weight = random_weight(n, k, k // 512)
+            prepared = prepare_weight(weight, "cuda")
+            operand, x = random_operand(5, weight.layout)
+            want = expected(weight, operand, x, None, torch.bfloat16)
+            for plan in every_plan(instance, 5, n, weight.layout.blocks):
+                if plan.grid <= 7:
+                    found = run(plan, prepared, operand, None, torch.bfloat16)
+                    assert torch.equal(found, want), (name, n, k, plan)
+
+
 @pytest.mark.parametrize("share", SHARES)
 def test_chosen_plans_at_many_sizes(share):
     for n, k in ((4096, 4096), (1032, 14336)):

@@ -49,8 +49,8 @@ struct Instance {
   static constexpr int kConsumers = kWarpgroups * 128;
   static constexpr int kThreads = kConsumers + (kBoost ? 128 : 32);
   // Together what the kernel is launched with: at most 65,536 registers.
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : kWarpgroups == 3 ? 144 : 112;
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : kWarpgroups == 3 ? 80 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 144;
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 80;
 
   static constexpr int kParkedChunks = kParkedRegisters / 4;
   static constexpr int kSharedChunks = kChunks - kParkedChunks;
@@ -86,7 +86,7 @@ struct Instance {
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kSharedBytes = kEmpty + kStages * 8;
 
-  static_assert(!kBoost || (kWarpgroups >= 2 && kWarpgroups <= 4));
+  static_assert(!kBoost || kWarpgroups == 2 || kWarpgroups == 3);
   static_assert(kSlices == 1 || kSlices == 2 || kSlices == 4);
   static_assert(kWarpgroups % kSlices == 0);
   static_assert(kSlices == 1 || kSchedule == Schedule::kCluster);
