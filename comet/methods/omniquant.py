@@ -125,7 +125,7 @@ class OmniQuant(Method):
     alpha: float = 0.5
     epochs: int = 2
     clip_rate: float = 0.3
-    scale_rate: float = 0.01
+    scale_rate: float = 0.02
 
     def quantize_layer(
         self, layer: nn.Module, family: Family, inputs: Mapping[str, LayerInput], block: Block
