@@ -8,11 +8,13 @@ import torch
 
 from comet.accuracy.evaluate import build_model
 from comet.accuracy.rows import row_named
-from comet.data.stock_tasks import load_task
+from comet.data.stock_tasks import harness_installed, load_task
 from comet.data.tasks import TASKS, about_rows
 from comet.errors import UserError
-from comet.measurements import Measurement, environment, provenance
+from comet.measurements import Measurement, environment, provenance, skipped
 from comet.models.folder import ModelFolder
+
+NO_HARNESS = "zero-shot tasks need the package lm_eval; install requirements.txt"
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,13 @@ class TaskScore:
 def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[Measurement]:
     """Accuracy of one row on one task; a record for each of the task's metrics.
 
+    The records are skipped ones where lm-eval is not installed.
+
     Raises:
-        UserError: a quantized model is missing, or lm-eval is not installed.
+        UserError: a quantized model is missing.
     """
     row = row_named(evaluation.backend)
     source = provenance(config, seed)
-    torch.manual_seed(seed)
-    about = about_rows(evaluation.rows)
-    model = build_model(evaluation, row)
-    tokenizer = ModelFolder(evaluation.model_folder).tokenizer()
-    scores = score_task(
-        model, tokenizer, evaluation.task, evaluation.rows, evaluation.limit, evaluation.batch_size
-    )
     case = {
         "model": evaluation.model,
         "dataset": evaluation.task,
@@ -87,6 +84,19 @@ def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[M
         "task": evaluation.task,
         "limit": evaluation.limit,
     }
+    if not harness_installed():
+        named = {"environment": environment(), "provenance": source}
+        return [
+            skipped("accuracy", case, metric, "1", evaluation.backend, NO_HARNESS, **named)
+            for metric in TASKS[evaluation.task].metrics
+        ]
+    torch.manual_seed(seed)
+    about = about_rows(evaluation.rows)
+    model = build_model(evaluation, row)
+    tokenizer = ModelFolder(evaluation.model_folder).tokenizer()
+    scores = score_task(
+        model, tokenizer, evaluation.task, evaluation.rows, evaluation.limit, evaluation.batch_size
+    )
     return [
         Measurement(
             kind="accuracy",
@@ -127,16 +137,11 @@ def score_task(
         batch_size: sequences at once.
 
     Raises:
-        UserError: lm-eval is not installed, or the tokenizer has no token to start a text with.
+        UserError: the tokenizer has no token to start a text with.
     """
-    try:
-        from lm_eval import evaluate
-        from lm_eval.models.huggingface import HFLM
-    except ImportError as error:
-        raise UserError(
-            "zero-shot tasks need the package lm_eval; install the requirements, or leave "
-            "accuracy.tasks empty"
-        ) from error
+    from lm_eval import evaluate
+    from lm_eval.models.huggingface import HFLM
+
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise UserError(
             "lm-eval needs a tokenizer with a beginning- or end-of-text token; add one to the "

@@ -2,6 +2,7 @@
 """lm-eval's own zero-shot tasks: on local rows, or with the rows that lm-eval would fetch."""
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -9,6 +10,11 @@ import yaml
 from comet.errors import UserError
 
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+
+
+def harness_installed() -> bool:
+    """Whether lm-eval can be imported; it is not imported."""
+    return find_spec("lm_eval") is not None
 
 
 def load_task(name: str, folder: str, split: str, rows: Path):

@@ -145,6 +145,14 @@ def test_nothing_looks_for_a_network(folder, model, no_network):
         assert score_task(*model, name, folder / name / "rows.jsonl", 2, 2)
 
 
+def test_without_lm_eval_the_records_say_what_is_missing(folder, monkeypatch):
+    monkeypatch.setattr("comet.accuracy.tasks.harness_installed", lambda: False)
+    rows = folder / "piqa" / "rows.jsonl"
+    records = evaluate_task(TaskEvaluation("w16a16", "t", folder / "model", "piqa", rows), {}, 0)
+    assert [(r.metric, r.status) for r in records] == [("acc", "skipped"), ("acc_norm", "skipped")]
+    assert "lm_eval" in records[0].reason
+
+
 def test_a_tokenizer_without_an_end_token_is_one_line(folder, model):
     tokenizer = ModelFolder(folder / "model").tokenizer()
     tokenizer.eos_token = None

@@ -121,6 +121,7 @@ rule evaluate:
         evaluated=evaluated,
         dtype=config["accuracy"]["dtype"],
         task_batch=config["accuracy"]["task_batch"],
+        harness=harness_installed(),
         integer_windows=config["accuracy"]["integer_check_windows"],
         seed=config["seed"],
         device=DEVICE,

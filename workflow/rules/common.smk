@@ -6,6 +6,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from comet import config as configuration
+from comet.data.stock_tasks import harness_installed
 from comet.errors import UserError
 from comet.figures import FIGURES
 from comet.kernels.build import source_files
