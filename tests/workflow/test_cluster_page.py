@@ -83,7 +83,8 @@ def test_every_rule_with_a_gpu_gets_one_from_the_profile():
     resources = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))["set-resources"]
     with_gpu = rules_with_a_gpu()
     assert {"measure_gemm", "quantize_model", "evaluate"} <= with_gpu
-    assert {name for name, values in resources.items() if "gpu" in values} == with_gpu
+    named = {name for name, values in resources.items() if "gpu" in values}
+    assert named == with_gpu, "rules with a GPU and set-resources of the cluster profile differ"
     for name in with_gpu:
         asked = resources[name]
         assert (asked["slurm_partition"], asked["gpu"], asked["gpu_model"]) == ("gpu", 1, "a100")
