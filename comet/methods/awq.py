@@ -24,6 +24,7 @@ from torch import nn
 
 from comet.methods.linear import Divide, FakeLinear, round_asymmetric, transformed_weight
 from comet.methods.method import Block, LayerInput, Method
+from comet.methods.rtn import round_weight
 from comet.models.families import Family
 
 GRID = 20
@@ -56,7 +57,9 @@ def search_scale(
         scale = magnitude.clamp(min=SMALLEST) ** (step / GRID)
         scale = scale / (scale.max() * scale.min()).sqrt()
         error = sum(
-            output_error(round_groups(weight * scale, bits, group) / scale - weight, moment)
+            output_error(
+                round_weight(weight * scale, bits, group, symmetric=False) / scale - weight, moment
+            )
             for weight in weights
         )
         if error < best_error:
@@ -67,12 +70,6 @@ def search_scale(
 def output_error(difference: torch.Tensor, moment: torch.Tensor) -> float:
     """Mean squared error of a linear's output, summed over outputs: tr(D M D^T)."""
     return float((difference @ moment).mul_(difference).sum(dtype=torch.float64))
-
-
-def round_groups(weight: torch.Tensor, bits: int, group: int | None) -> torch.Tensor:
-    """fp32 [N, K] on an asymmetric grid for each output channel and group, restored."""
-    parts = weight.split(group or weight.shape[1], dim=1)
-    return torch.cat([round_asymmetric(part, bits) for part in parts], dim=1)
 
 
 def clip_weight(
@@ -151,4 +148,4 @@ class AWQ(Method):
             moment = moment / transform.scale / transform.scale[:, None]
         if self.clip and not name.endswith(UNCLIPPED):
             weight = clip_weight(weight, moment, self.bits, self.group)
-        return round_groups(weight, self.bits, self.group)
+        return round_weight(weight, self.bits, self.group, symmetric=False)

@@ -14,9 +14,9 @@ from layer_inputs import (
     output_error,
 )
 
-from comet.methods.awq import AWQ, clip_weight, round_groups, search_scale
+from comet.methods.awq import AWQ, clip_weight, search_scale
 from comet.methods.awq import output_error as moment_error
-from comet.methods.rtn import RoundToNearest
+from comet.methods.rtn import RoundToNearest, round_weight
 
 
 def test_the_error_of_the_second_moment_is_that_of_the_tokens():
@@ -38,7 +38,7 @@ def test_the_scale_is_the_best_power_of_the_mean_magnitude():
 
     def error(step: int) -> float:
         s = watched.mean_magnitude ** (step / 20)
-        made = [round_groups(weight * s, 4, 16) / s for weight in weights]
+        made = [round_weight(weight * s, 4, 16, symmetric=False) / s for weight in weights]
         pairs = zip(made, weights, strict=True)
         return sum(float((watched.sample @ (a - b).t()).square().sum()) for a, b in pairs)
 
@@ -57,8 +57,8 @@ def test_clipping_never_costs_a_group():
     x = correlated(300, 32)
     moment, weight = x.t() @ x / len(x), torch.randn(8, 32)
     weight[0, 3] = 9.0
-    clipped = round_groups(clip_weight(weight, moment, 4, 16), 4, 16)
-    plain = round_groups(weight, 4, 16)
+    clipped = round_weight(clip_weight(weight, moment, 4, 16), 4, 16, symmetric=False)
+    plain = round_weight(weight, 4, 16, symmetric=False)
     for start in (0, 16):
         part = slice(start, start + 16)
         for row in range(8):
