@@ -155,6 +155,7 @@ def tiny_config(folder: Path) -> dict:
         "protocol": {"models": []},
         "gemm": {"models": []},
         "attention": {"models": []},
+        "serving": {"runs": []},
         "profile": {"models": []},
         "figures": ["table1"],
     }

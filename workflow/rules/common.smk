@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that the rules share: where files lie, and which cases the configuration asks for."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -14,6 +15,7 @@ from comet.kernels.toolchain import find_toolchain
 from comet.kernels.variants import VARIANTS
 from comet.measurements import KINDS as RECORD_KINDS
 from comet.speed import capability, profile_ncu
+from comet.speed.serving.cases import engines_named, serving_jobs
 
 REPOSITORY = configuration.REPOSITORY
 
@@ -24,6 +26,7 @@ except UserError as error:
 
 CAPABILITY = capability.detect()
 COUNTERS = profile_ncu.installed()
+SERVING_ENGINES = engines_named()
 MACHINE = (
     f"local-{capability.slug(CAPABILITY['gpu'])}"
     if config["machine"] == "auto"
@@ -53,6 +56,7 @@ wildcard_constraints:
     task="[a-z_]+",
     figure="[a-z0-9_]+",
     kind="[a-z]+",
+    start="[^/]+",
     checkpoint="|".join(configuration.FMPQ_CHECKPOINTS),
     method="[a-z0-9-]+",
 

@@ -54,7 +54,9 @@ def text_entry(wildcards):
 
 def prepared_inputs(wildcards):
     """Everything that quantization and accuracy read and that may have to be fetched."""
-    models = {case["model"] for case in ACCURACY.values()} | {*config["choices"]["models"]}
+    models = {case["model"] for case in ACCURACY.values()} | {
+        *config["choices"]["models"]
+    }
     texts = {config["calibration"]["text"], *config["accuracy"]["texts"]}
     return [
         *(resource_path("models", model, "config.json") for model in sorted(models)),
@@ -113,6 +115,9 @@ KINDS = {
         for name in (*config["gemm"]["models"], *config["gemm"]["suites"])
     ],
     "profile": [f"profile/{model}.jsonl" for model in config["profile"]["models"]],
+    "serving": [
+        f"serving/{job.name}.jsonl" for job in serving_jobs(config["serving"]["runs"])
+    ],
     "attention": [
         f"attention/{model}.jsonl" for model in config["attention"]["models"]
     ],
