@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are either whole or absent: atomic writes and checksums."""
 
+import glob
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from comet.errors import UserError
+
+_HOST = platform.node()
 
 
 @contextmanager
@@ -23,9 +27,10 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         UserError: the disk is full or the place cannot be written.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_over(path)
         _remove(temporary)
         yield temporary
         if temporary.is_dir() and path.is_dir():
@@ -38,6 +43,24 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         ) from error
     finally:
         _remove(temporary)
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove what writers of ``path`` left that were killed on this machine."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}.*.part"):
+        writer = part.suffixes[-2].removeprefix(".")
+        if writer.isdigit() and not _runs(int(writer)):
+            _remove(part)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:
