@@ -101,7 +101,7 @@ def test_tasks_are_averaged_and_set_beside_16_bit():
 
 
 def committed() -> dict[str, recovery.TextRow]:
-    found = recovery.text_rows(read_json_lines(COMMITTED))
+    found = recovery.text_rows(recovery.split_windows(read_json_lines(COMMITTED)))
     key = ("smollm2-135m", "wikitext-2", "test", 1024, "0-5")
     return {row.backend: row for row in found[key]}
 
