@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from comet.files import sha256_of
+from comet.kernels import plan_table
 from comet.kernels.library import INFO_NAME
 from comet.kernels.variants import using
 from comet.measurements import Measurement, provenance, skipped
@@ -67,7 +69,7 @@ def measure(
     for name in {name for job in jobs for name in job.backends}:
         backend_of(name)
     device = torch.device("cuda", torch.cuda.current_device())
-    built = library_source(library)
+    built = library_source(library) | {"plans_sha256": sha256_of(Path(plan_table.__file__))}
     made = provenance(config, seed) | {"library": built}
     environment = gpu_environment(device)
     session = Session(device, seed, options, {"environment": environment, "provenance": made})

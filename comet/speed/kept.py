@@ -54,4 +54,5 @@ def _is_settled(record: Measurement) -> bool:
 
 def _identity(environment: dict, library: dict | None) -> str:
     known = [environment.get(name) for name in SAME_MACHINE]
-    return repr((known, (library or {}).get("source_sha256")))
+    made = [(library or {}).get(name) for name in ("source_sha256", "plans_sha256")]
+    return repr((known, made))

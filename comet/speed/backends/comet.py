@@ -83,9 +83,9 @@ def _variant_workload(shape: GemmShape, weights, operand, details: dict) -> Work
     """The GEMM alone from the library of a build variant; plans are those of the full kernel."""
     library = built_variant(shape.variant)
 
-    def call(weight: PreparedWeight) -> None:
+    def call(weight: PreparedWeight) -> torch.Tensor:
         with using(library):
-            w4ax_linear(operand, weight, dependent_launch=True)
+            return w4ax_linear(operand, weight, dependent_launch=True)
 
     return Workload([lambda w=w: call(w) for w in weights], details=details)
 

@@ -36,9 +36,9 @@ def w4ax(shape: GemmShape, device: torch.device) -> Workload:
     x = torch.randn(shape.m, shape.k, device=device, dtype=torch.bfloat16)
     operand = quantize_activations(x, layout, layout="sm80")
 
-    def call(weight: PreparedWeightSm80) -> None:
+    def call(weight: PreparedWeightSm80) -> torch.Tensor:
         with using(library):
-            w4ax_linear_sm80(operand, weight, dtype=torch.bfloat16)
+            return w4ax_linear_sm80(operand, weight, dtype=torch.bfloat16)
 
     capability = torch.cuda.get_device_capability(device)
     details = {"copies": copies, "kernel": "sm_80"}
