@@ -63,7 +63,9 @@ class Decoder {
         uint8_t* page = pages.wait();
         const int number = item.page(mine);
         Scores<I> scores;
-        if (item.is_tail(number)) {
+        if constexpr (kStreamOnly) {
+          state.sums[0][0] += page[lane_];
+        } else if (item.is_tail(number)) {
           add_tail(item, rows, page, scores, state);
         } else {
           score_codes<I>(page, query, lane_, scores);

@@ -4,8 +4,15 @@
 
 #include "comet/attention/schedule.cuh"
 
+// A build variant that only streams the pages, to time the copies by themselves: its results mean
+// nothing.
+#ifndef COMET_KV4_STREAM_ONLY
+#define COMET_KV4_STREAM_ONLY 0
+#endif
+
 namespace comet::kv4 {
 
+constexpr bool kStreamOnly = COMET_KV4_STREAM_ONLY != 0;
 constexpr int kMaxWarps = 12;  // of a thread block
 
 struct DecodeParams {
