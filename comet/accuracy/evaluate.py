@@ -14,7 +14,7 @@ from comet.errors import UserError
 from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.model import load_checkpoint_model
 from comet.measurements import Measurement, environment, provenance
-from comet.methods.pipeline import load_method_model
+from comet.methods.pipeline import load_method_model, method_facts
 from comet.models.folder import ModelFolder
 
 LAYER_TOLERANCE = 1e-5
@@ -89,6 +89,7 @@ def evaluate_row(evaluation: Evaluation, config: dict, seed: int) -> list[Measur
             "path": "fake quantization",
             "arithmetic": evaluation.dtype,
             "row": row.label,
+            "quantizer": method_facts(evaluation.checkpoint) if row.method else None,
             "window_losses": losses,
             "integer_check": check,
         },

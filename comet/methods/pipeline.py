@@ -126,6 +126,21 @@ def replace_linears(layer: nn.Module, quantized: dict[str, nn.Module]) -> None:
         setattr(layer.get_submodule(parent), leaf, linear)
 
 
+def method_facts(quantized: Path) -> dict:
+    """Method, settings and calibration of a quantized model, for records.
+
+    Raises:
+        UserError: the folder is not one that ``apply_method`` wrote.
+    """
+    return {key: fact for key, fact in _description(quantized).items() if key != "layers"}
+
+
+def _description(quantized: Path) -> dict:
+    if not (quantized / DESCRIPTION).is_file():
+        raise UserError(f"{quantized} holds no quantized model ({DESCRIPTION}); run its method")
+    return json.loads((quantized / DESCRIPTION).read_text(encoding="utf-8"))
+
+
 def load_method_model(
     quantized: Path, folder: ModelFolder, dtype: torch.dtype, device: str
 ) -> nn.Module:
@@ -134,9 +149,7 @@ def load_method_model(
     Raises:
         UserError: the folder is not one of these, or does not fit the model.
     """
-    if not (quantized / DESCRIPTION).is_file():
-        raise UserError(f"{quantized} holds no quantized model ({DESCRIPTION}); run its method")
-    layers = json.loads((quantized / DESCRIPTION).read_text(encoding="utf-8"))["layers"]
+    layers = _description(quantized)["layers"]
     model = folder.load(dtype, device)
     decoder = folder.family.layers_of(model)
     if len(layers) != len(decoder):

@@ -19,6 +19,7 @@ from layer_inputs import (
 )
 from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 
+from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.data.windows import text_windows
 from comet.fmpq.pipeline import Calibration
 from comet.methods.linear import round_asymmetric
@@ -146,6 +147,14 @@ def test_on_a_whole_model(tmp_path, small_model):
     loaded = load_method_model(tmp_path / "q", folder, torch.float32, "cpu")
     with torch.no_grad():
         assert torch.isfinite(loaded(torch.arange(20)[None]).logits).all()
+    evaluation = Evaluation(
+        *("omniquant-w4a4", "tiny", folder.path, "words", "test", calibration.path),
+        context=32,
+        windows="0-1",
+        checkpoint=tmp_path / "q",
+    )
+    (record,) = evaluate_row(evaluation, {}, 0)
+    assert "epochs=1" in record.method["quantizer"]["settings"] and record.median > 1
     for layer in folder.family.layers_of(loaded):
         weight = layer.mlp.down_proj.weight
         torch.testing.assert_close(round_weight(weight, 8, None), weight, atol=0.05, rtol=0)
