@@ -299,7 +299,9 @@ def test_the_doctor_knows_every_target():
 
 def test_skipped_records_and_the_doctor_say_the_same():
     from comet.speed import bench, profile_ncu
+    from comet.speed.backends import tensorrt_llm
 
+    assert tensorrt_llm.HINT == hints.TENSORRT_LLM
     assert bench.GPU_HINT == hints.GPU
     assert profile_ncu.MISSING_HINT.endswith(hints.COUNTERS_MISSING)
     assert profile_ncu.REFUSED_HINT.endswith(hints.COUNTERS_REFUSED)

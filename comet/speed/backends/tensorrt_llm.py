@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from comet import hints
 from comet.files import write_json
 from comet.speed.backends import GemmShape, MeasuredElsewhere, Unavailable
 from comet.speed.timer import DEFAULT, L2_MULTIPLE
@@ -24,10 +25,7 @@ PYTHON = "COMET_TRTLLM_PYTHON"
 WORKER = Path(__file__).with_name("tensorrt_llm_worker.py")
 FORMAT = 1
 START_SECONDS, SECONDS_A_SHAPE = 300, 120  # loading; weight layout, engine, autotuning
-HINT = (
-    "install TensorRT-LLM in an environment of its own (python -m venv trtllm; "
-    f"trtllm/bin/pip install tensorrt_llm) and set {PYTHON} to its python"
-)
+HINT = hints.TENSORRT_LLM
 _measured: dict[tuple[str, int, int, int], MeasuredElsewhere | str] = {}
 
 
