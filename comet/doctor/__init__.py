@@ -10,15 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from comet import hints
-from comet.doctor.costs import cost_of, minutes_of_earlier_runs
 from comet.doctor.machine import machine_facts
-from comet.doctor.model_memory import GB_OF_GIB, model_memory
-from comet.doctor.problems import Problem, find_problems, gpu_problems, uses_gpu
+from comet.doctor.problems import Problem, find_problems
 from comet.doctor.rivals import rival_states
 from comet.doctor.sources import source_states
 from comet.doctor.text import as_text
 from comet.errors import UserError
-from comet.speed.capability import slug
 
 VERSION = 1
 
@@ -55,8 +52,16 @@ def examine(
     problems = find_problems(facts, sources, rivals, config)
     if broken:
         problems["config"] = Problem(broken, hints.CONFIG)
-    names = [path.name for path in configs]
-    targets = _targets(target, config, problems, sources, facts, names, folder)
+    known = _known_targets()
+    if known and target not in known:
+        raise UserError(_unknown(target, known))
+    if config is None:
+        blocker = "config" if broken else "packages"
+        targets = [_row(name, state="blocked", blocked_by=[blocker]) for name in known]
+        if known:
+            problems[blocker].blocks += known
+    else:
+        targets = _targets(config, problems, sources, facts, configs, folder) if known else []
     report["runs"] = any(row["name"] == target and row["state"] != "blocked" for row in targets)
     return report | {
         "machine": facts,
@@ -79,32 +84,47 @@ def _config(configs: list[Path]) -> tuple[dict | None, str | None]:
         return None, str(error)
 
 
-def _targets(asked, config, problems, sources, facts, names, folder) -> list[dict]:
+def _known_targets() -> list[str]:
+    """Names of the targets; none where packages are missing that tell them."""
     try:
-        from comet.doctor.targets import MAKES, target_problems, target_states
+        from comet.doctor.targets import MAKES
         from comet.figures import FIGURES
     except ImportError:
         return []
-    known = [*MAKES, *(name for name in FIGURES if name not in MAKES)]
-    if asked not in known:
-        close = difflib.get_close_matches(asked, known, 1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"no target {asked!r}; known are {', '.join(known)}{meant}")
-    if config is None:
-        blocker = "config" if "config" in problems else "packages"
-        problems[blocker].blocks += known
-        return [_row(name, state="blocked", blocked_by=[blocker]) for name in known]
-    free = facts["disk_free_gib"] * GB_OF_GIB
-    problems |= target_problems(config, free) | _disk(config, free, names, folder)
+    return [*MAKES, *(name for name in FIGURES if name not in MAKES)]
+
+
+def _unknown(target: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(target, known, 1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"no target {target!r}; known are {', '.join(known)}{meant}"
+
+
+def _targets(
+    config: dict,
+    problems: dict[str, Problem],
+    sources: dict,
+    facts: dict,
+    configs: list[Path],
+    folder: Path,
+) -> list[dict]:
+    """The rows of the report; problems of single targets are added to the others."""
+    from comet.doctor.estimates import Estimates
+    from comet.doctor.model_memory import model_memory
+    from comet.doctor.problems import gpu_problems
+    from comet.doctor.targets import target_problems, target_states
+
+    estimates = Estimates(config, [path.name for path in configs], facts, folder)
+    problems |= target_problems(config, facts) | estimates.disk_problem()
     problems |= model_memory(config, facts)
-    at_once = 1 if uses_gpu(config, facts) else facts["cores"]
+    usable = bool(facts["gpus"]) and not gpu_problems(problems)
+    shown = ("makes", "kinds", "sources", "state", "blocked_by", "skips")
     rows = []
     for target in target_states(config, problems, sources):
-        shown = ("makes", "kinds", "sources", "state", "blocked_by", "skips")
         fields = {name: getattr(target, name) for name in shown}
-        time = _time(target, config, problems, facts, names, at_once, folder)
-        note = "; ".join(filter(None, (target.note, _short_of_memory(target, names, facts))))
-        rows.append(_row(target.name, **fields, note=note or None, **time))
+        notes = [note for note in (target.note, estimates.short_of_memory(target)) if note]
+        fields |= estimates.time(target, usable) | {"note": "; ".join(notes) or None}
+        rows.append(_row(target.name, **fields))
     return rows
 
 
@@ -112,48 +132,3 @@ def _row(name: str, **fields) -> dict:
     lists = {"kinds": [], "sources": [], "blocked_by": [], "skips": {}}
     unknown = {"makes": None, "note": None, "minutes": None, "minutes_from": None}
     return {"name": name} | lists | unknown | fields
-
-
-def _time(target, config, problems, facts, names, at_once, folder) -> dict:
-    """Minutes from benchmark files where every job of the target has one, else the manual's."""
-    from comet.doctor.targets import benchmark_files, gpu_minutes
-
-    gpu = facts["gpus"][0]["name"] if facts["gpus"] else None
-    machine = f"local-{slug(gpu)}" if config["machine"] == "auto" else config["machine"]
-    files = benchmark_files(target, config)
-    here = [folder / "benchmarks" / machine / name for name in files or ()]
-    if (minutes := minutes_of_earlier_runs(here, at_once)) is not None:
-        return {"minutes": round(minutes, 1), "minutes_from": "earlier runs on this machine"}
-    usable = facts["gpus"] and not gpu_problems(problems)
-    if usable and (minutes := gpu_minutes(target, config)):
-        return {"minutes": round(minutes, 1), "minutes_from": "as on an H200, without the build"}
-    cost = cost_of(target.name, names)
-    if cost is None or cost.minutes is None:
-        return {}
-    return {"minutes": cost.minutes, "minutes_from": f"{cost.machine}; {cost.note}"}
-
-
-def _disk(config: dict, free: float, names: list[str], folder: Path) -> dict[str, Problem]:
-    """The problem of a disk that cannot hold the run, less what earlier runs have written."""
-    cost = cost_of("all", names)
-    needed = (cost and (cost.disk_gb or cost.download_gb)) or 0
-    written = sum(_size(folder / config[name]) for name in ("resources", "results")) / 1e9
-    if free >= max(needed - written, 0.5):
-        return {}
-    what = (
-        f"the run needs about {max(needed, 0.5):g} GB of disk, {written:.1f} GB are written, "
-        f"{free:.1f} GB are free"
-    )
-    return {"disk": Problem(what, hints.DISK)}
-
-
-def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
-def _short_of_memory(target, names: list[str], facts: dict) -> str | None:
-    cost = cost_of(target.name, names) or cost_of("all", names)
-    there = facts["memory_gib"] * GB_OF_GIB
-    if cost and target.kinds and cost.memory_gb and there < cost.memory_gb:
-        return f"needs about {cost.memory_gb:g} GB of memory, {there:.1f} GB are there"
-    return None

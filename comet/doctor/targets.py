@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from comet import config as configuration
 from comet import hints
 from comet.doctor.costs import cost_of
+from comet.doctor.model_memory import GB_OF_GIB
 from comet.doctor.problems import Problem, gpu_problems, problem_of
 from comet.doctor.rivals import rival_of
 from comet.figures import FIGURES
@@ -197,7 +198,7 @@ def sources_of(kind: str, config: dict) -> list[str]:
     return list(names)
 
 
-def target_problems(config: dict, free_gb: float) -> dict[str, Problem]:
+def target_problems(config: dict, facts: dict) -> dict[str, Problem]:
     """What a configuration leaves out that one target asks for, or the disk has no place for."""
     found = {}
     if config["machine"] != "local-smoke":
@@ -212,9 +213,9 @@ def target_problems(config: dict, free_gb: float) -> dict[str, Problem]:
         if config["accuracy"].get("scope") != scope:
             get = hints.STUDY.format(target=name)
             found[f"target:{name}"] = Problem(f"{name} needs its own settings", get)
-    needed = cost_of("memory", []).disk_gb
-    if free_gb < needed:
-        what = f"memory needs {needed:g} GB of disk while it runs, {free_gb:g} GB are free"
+    needed, free = cost_of("memory", []).disk_gb, facts["disk_free_gib"] * GB_OF_GIB
+    if free < needed:
+        what = f"memory needs {needed:g} GB of disk while it runs, {free:.1f} GB are free"
         found["target:memory"] = Problem(what, hints.DISK)
     return found
 
