@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interrupted run goes on where it was, and ends with the same numbers."""
+"""An interrupted run goes on where it was, and ends with the same results."""
 
+import json
+import random
 import signal
+import time
+from pathlib import Path
+
+import pytest
+
+# Measured anew by every run.
+TIMED_UNITS = ("s", "us", "MiB", "tokens/s")
+IN_CI = 3
 
 
 def done_records(workflow) -> dict:
@@ -14,40 +24,66 @@ def scoring(workflow) -> bool:
     return any((workflow.directory / "logs" / "local-tiny" / "accuracy").glob("*fmpq*.log"))
 
 
-def without_times(records: list[dict]) -> list[dict]:
-    """Records without what differs between two runs of the same thing."""
-    plain = []
-    for record in records:
-        provenance = {
-            key: value
-            for key, value in record["provenance"].items()
-            if key not in ("start", "run_id", "command", "commit", "dirty")
-        }
-        plain.append(record | {"provenance": provenance})
+def comparable(record: dict) -> dict:
+    """A record without what differs between two runs of the same thing."""
+    left_out = ("start", "run_id", "commit", "dirty")
+    kept = {key: value for key, value in record["provenance"].items() if key not in left_out}
+    plain = record | {"provenance": kept, "environment": None}
+    if record["unit"] in TIMED_UNITS:
+        plain |= {"samples": len(record["samples"]), "median": None, "method": None}
     return plain
 
 
+def content(path: Path):
+    if path.suffix == ".jsonl":
+        return [comparable(json.loads(line)) for line in path.read_text().splitlines()]
+    return path.read_bytes()
+
+
+def results(workflow) -> dict:
+    """Every result file by its name; of the report, which tells times, only that it is there."""
+    files = {path.relative_to(workflow.path()): path for path in workflow.path().rglob("*")}
+    return {
+        str(name): content(path) if path.suffix != ".html" else "report"
+        for name, path in files.items()
+        if path.is_file()
+    }
+
+
 def test_sigint_then_the_same_command(workflow, finished_run):
-    output = workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGINT)
+    output = workflow.interrupt("report", lambda: scoring(workflow), signal.SIGINT)
     assert "100%" not in output
     before = done_records(workflow)
     assert any(path.parent.name == "quantize" for path in before)
-    workflow.run("accuracy")
+    workflow.run("report")
     after = done_records(workflow)
     assert all(after[path] == time for path, time in before.items())
-    assert without_times(workflow.records("accuracy")) == without_times(
-        finished_run.records("accuracy")
-    )
+    assert results(workflow) == results(finished_run)
 
 
-def test_sigkill_then_unlock_and_the_same_command(workflow, finished_run):
-    workflow.interrupt("accuracy", lambda: scoring(workflow), signal.SIGKILL)
-    assert "LockException" in workflow.run("accuracy", expect=1)
-    workflow.run("accuracy", options=("--unlock",))
-    workflow.run("accuracy")
-    assert without_times(workflow.records("accuracy")) == without_times(
-        finished_run.records("accuracy")
-    )
-    quantized = workflow.path("quantized", "tiny", "fmpq", "statistics.safetensors")
-    same = finished_run.path("quantized", "tiny", "fmpq", "statistics.safetensors")
-    assert quantized.read_bytes() == same.read_bytes()
+def number_of_logs(workflow) -> int:
+    return len(list((workflow.directory / "logs").rglob("*.log")))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=[pytest.mark.slow] if n >= IN_CI else []) for n in range(20)],
+)
+def test_a_run_killed_at_a_random_moment(workflow, finished_run, seed):
+    # The moment is a number of started jobs and some time, so that it lies within the run on any
+    # machine: from before the first job to the last.
+    moment = random.Random(seed)
+    jobs = moment.randrange(number_of_logs(finished_run))
+    delay = moment.uniform(0, 3)
+
+    def ready() -> bool:
+        if number_of_logs(workflow) < jobs:
+            return False
+        time.sleep(delay)
+        return True
+
+    workflow.interrupt("report", ready, signal.SIGKILL)
+    workflow.run("report", options=("--unlock",))
+    workflow.run("report")
+    assert results(workflow) == results(finished_run)
+    assert not list(workflow.directory.rglob("*.part"))
