@@ -41,10 +41,12 @@ CHOICES: tuple[dict, ...] = (
     PLUS | {"migration": 0.5},
     {"weight_scale": "group_fp"},
     {"weight_symmetric": True},
+    {"weight_clip": "learned"},
     {"weight_clip": "mse"},
     {"weight_clip": "none"},
     {"weight_rounding": "gptq"},
     {"weight_rounding": "nearest"},
+    {"weight_rounding": "nearest", "weight_clip": "learned"},
     {"weight_rounding": "nearest", "weight_clip": "mse"},
     {"weight_rounding": "nearest", "weight_clip": "none"},
 )

@@ -19,6 +19,8 @@ from comet.models.prepare import prepare_model
 
 pytestmark = pytest.mark.needs_data
 MODEL = "smollm2-135m"
+# Round-to-nearest on the asymmetric g128 grid of the methods; the row rtn-w4a16 is symmetric.
+RTN_ASYMMETRIC = 38.12
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,11 @@ def test_mixed_precision_with_at_most_a_fifth_of_blocks_in_int8(score):
     assert gap_closed(score, "fmpq-w4ax") >= 0.86
     shares = int8_shares(score, "fmpq")
     assert len(shares) == 30 and max(shares) <= 20
+
+
+@pytest.mark.slow
+def test_gptq_beats_round_to_nearest(score):
+    assert score("gptq-w4a16") < RTN_ASYMMETRIC < score("rtn-w4a16")
 
 
 @pytest.mark.slow
