@@ -63,10 +63,15 @@ class Gpu:
 
     def fits(self, warps: int, stages: int, per_sm: int, head_dim: int, group: int) -> bool:
         """Whether so many thread blocks of such a plan run on an SM at once."""
-        size = warps * stages * (page_bytes(head_dim) + BARRIER_BYTES) + WORDS_BYTES
+        size = shared_bytes(head_dim, warps, stages)
         together = per_sm * (size + BLOCK_RESERVE)
         in_time = warps * per_sm <= most_warps(group)
         return in_time and size <= self.block_shared and together <= self.shared
+
+
+def shared_bytes(head_dim: int, warps: int, stages: int) -> int:
+    """Shared memory of a thread block: pages under way, their barriers, a few words."""
+    return warps * stages * (page_bytes(head_dim) + BARRIER_BYTES) + WORDS_BYTES
 
 
 def most_warps(group: int) -> int:

@@ -24,7 +24,7 @@ from kv4_inputs import (
 from comet.formats.kv4 import PAGE
 from comet.kernels import kv4_call, kv4_paged
 from comet.kernels.build import SOURCES
-from comet.kernels.plan_kv4 import Plan
+from comet.kernels.plan_kv4 import Plan, shared_bytes
 
 pytestmark = pytest.mark.build
 EMULATION = Path(__file__).parent / "emulation"
@@ -35,8 +35,8 @@ TOLERANCE = {FP16: 4e-3, BF16: 7e-3}
 
 
 @pytest.fixture(scope="module")
-def emulated(toolchain, tmp_path_factory):
-    """The C interface of the kernels, emulated: ``emulated(name, arguments)``."""
+def emulator(toolchain, tmp_path_factory) -> ctypes.CDLL:
+    """The kernels compiled for the emulated machine."""
     path = tmp_path_factory.mktemp("emulation") / "libkv4.so"
     flags = "-fPIC,-Wall,-Wextra,-Werror,-Wno-unknown-pragmas,-fvisibility=hidden"
     # A GPU refuses 16-byte accesses that are not aligned; so does this.
@@ -46,14 +46,25 @@ def emulated(toolchain, tmp_path_factory):
     command += [f"-I{SOURCES / 'include'}", EMULATION / "kv4.cpp", "-o", path]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    library = ctypes.CDLL(str(path))
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture(scope="module")
+def emulated(emulator):
+    """The C interface of the kernels, emulated: ``emulated(name, arguments)``."""
 
     def call(name: str, arguments: ctypes.Structure, backwards: bool = False) -> None:
         arguments.size = ctypes.sizeof(arguments)
-        library.emulate_backwards(int(backwards))
-        assert getattr(library, name)(ctypes.byref(arguments), None) == 0
+        emulator.emulate_backwards(int(backwards))
+        assert getattr(emulator, name)(ctypes.byref(arguments), None) == 0
 
     return call
+
+
+def test_plans_count_the_shared_memory_of_the_kernel(emulator):
+    for dim, warps, stages in ((64, 4, 6), (128, 8, 3), (128, 12, 2)):
+        found = emulator.decode_shared_bytes(dim, warps, stages)
+        assert found == shared_bytes(dim, warps, stages)
 
 
 def decode(emulated, query, state, plan, window=None, backwards=False):

@@ -23,6 +23,12 @@ int emulate_decode(const CometKv4DecodeArgs& a) {
 // Thread blocks and lanes run in the opposite order from now on, or in order.
 COMET_API void emulate_backwards(int on) { backwards = on != 0; }
 
+// Shared memory of a thread block of the decode kernel.
+COMET_API int decode_shared_bytes(int head_dim, int warps, int stages) {
+  return head_dim == 128 ? shared_bytes<Instance<Fp16, 128, 1>>(warps, stages)
+                         : shared_bytes<Instance<Fp16, 64, 1>>(warps, stages);
+}
+
 COMET_API int comet_kv4_decode(const CometKv4DecodeArgs* args, cudaStream_t) {
   if (const int status = check(*args)) return status;
   return by_type(*args, [&](auto type, auto dim) {
