@@ -3,6 +3,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,18 @@ def test_missing_packages_block_all(monkeypatch, tmp_path):
     report = diagnose(monkeypatch, MACHINES["packages are missing"], tmp_path)
     assert {row["state"] for row in report["targets"]} == {"blocked"}
     assert report["problems"]["packages"]["what"].endswith("missing: snakemake, torch")
+
+
+@pytest.mark.parametrize("module", ["comet.config", "comet.doctor.targets"])
+def test_packages_that_the_doctor_itself_needs(monkeypatch, tmp_path, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    facts = LAPTOP | {"packages_missing": ["jsonschema"]}
+    report = diagnose(monkeypatch, facts, tmp_path)
+    assert not report["runs"]
+    assert all(row["blocked_by"] == ["packages"] for row in report["targets"])
+    text = doctor.as_text(report)
+    assert "[1] Python packages are missing: jsonschema" in text
+    assert "pip install -r requirements.txt" in text
 
 
 def test_refused_counters_leave_the_rest_of_a_profile(monkeypatch, tmp_path):
