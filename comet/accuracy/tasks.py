@@ -147,6 +147,8 @@ def score_task(
             "lm-eval needs a tokenizer with a beginning- or end-of-text token; add one to the "
             "model's tokenizer_config.json"
         )
+    # lm-eval hands this to transformers' registry of quantizers, which does not know fmpq.
+    vars(model.config).pop("quantization_config", None)
     task = load_task(name, TASKS[name].folder, TASKS[name].split, rows)
     wrapped = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
     loaded = {"tasks": {name: task}, "groups": {}, "group_map": {}}

@@ -7,13 +7,15 @@ import socket
 
 import pytest
 import torch
-from tiny_models import tiny_config, write_model, write_tokenizer
+from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 from transformers import AutoTokenizer
 
 from comet.accuracy.tasks import TaskEvaluation, evaluate_task, score_task
 from comet.data.stock_tasks import _stock_file
 from comet.data.tasks import TASKS, prepare_task
 from comet.errors import UserError
+from comet.fmpq.options import FMPQOptions
+from comet.fmpq.pipeline import Calibration, quantize_model
 from comet.models.folder import ModelFolder
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -138,6 +140,25 @@ def test_a_record_holds_what_is_needed_to_judge_it(folder, no_network):
         assert record.method["items"].count("1") / 4 == record.median
         assert record.method["rows"]["rows"] == ROWS and len(record.method["rows"]["sha256"]) == 64
         assert record.environment["versions"]["lm_eval"]
+
+
+def test_a_quantized_row_is_scored_alike_in_any_batch(folder):
+    text = write_text(folder / "text.jsonl")
+    source, calibration = ModelFolder(folder / "model"), Calibration(text, "words", 2, 64)
+    quantize_model(source, calibration, folder / "fmpq", FMPQOptions(), "fmpq", "tiny", {}, seed=0)
+    found = []
+    for batch in (1, 3):
+        evaluation = TaskEvaluation(
+            "fmpq-w4axkv4",
+            "tiny",
+            folder / "model",
+            "piqa",
+            folder / "piqa" / "rows.jsonl",
+            batch_size=batch,
+            checkpoint=folder / "fmpq",
+        )
+        found.append([record.method["items"] for record in evaluate_task(evaluation, {}, 0)])
+    assert found[0] == found[1] and len(found[0][0]) == ROWS
 
 
 def test_nothing_looks_for_a_network(folder, model, no_network):
