@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 namespace comet::kv4 {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -24,7 +26,7 @@ __device__ __forceinline__ uint8_t* dynamic_shared() {
 
 template <class T>
 __device__ __forceinline__ float2 to_floats(uint32_t pair) {
-  if constexpr (__is_same(T, Bf16)) {
+  if constexpr (std::is_same_v<T, Bf16>) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   } else {
     return __half22float2(*reinterpret_cast<const __half2*>(&pair));
@@ -34,7 +36,7 @@ __device__ __forceinline__ float2 to_floats(uint32_t pair) {
 // Two floats rounded to T, `low` in the low half.
 template <class T>
 __device__ __forceinline__ uint32_t to_pair(float low, float high) {
-  if constexpr (__is_same(T, Bf16)) {
+  if constexpr (std::is_same_v<T, Bf16>) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
   } else {
@@ -82,7 +84,7 @@ __device__ __forceinline__ int first_set(uint32_t bits) { return __ffs(bits) - 1
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                     uint32_t a3, uint32_t b0, uint32_t b1) {
-  if constexpr (__is_same(T, Bf16)) {
+  if constexpr (std::is_same_v<T, Bf16>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
