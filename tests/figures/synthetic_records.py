@@ -42,9 +42,7 @@ def accuracy(model: str = "tiny", dataset: str = "text") -> list[dict]:
     for backend, value in PPL.items():
         sums = [63 * (math.log(value) + shift) for shift in (0.01, -0.01)]
         method = {"row": backend.upper(), "window_losses": sums}
-        found.append(
-            record("accuracy", case, "ppl_token_64", "1", backend, value, method=method)
-        )
+        found.append(record("accuracy", case, "ppl_token_64", "1", backend, value, method=method))
     return found
 
 
@@ -70,7 +68,11 @@ def zero_shot(model: str = "tiny", limit: int | None = 8) -> list[dict]:
 def kv_variants(name: str = "granularity") -> list[dict]:
     """16 bit, the default and one more variant of the KV cache, on two windows."""
     found = []
-    for label, value in {"16 bit": 20.0, "K channel x 64 tokens, V token": 20.5, "K token": 22.0}.items():
+    for label, value in {
+        "16 bit": 20.0,
+        "K channel x 64 tokens, V token": 20.5,
+        "K token": 22.0,
+    }.items():
         case = {
             "model": "tiny",
             "dataset": "text",
