@@ -165,12 +165,14 @@ class Consumer {
       }
       wgmma_commit();
       if (i + 1 < kBlocks * kGroups) load_words(f, weights, i + 1);
-      wgmma_wait<1>();
-      if (i == 0) release(previous);
+      if constexpr (I::kOwnStages == 1) {
+        wgmma_wait<0>();  // no other stage to go on with
+      } else {
+        wgmma_wait<1>();
+        if (i == 0) release(previous);
+      }
     }
-    if constexpr (I::kOwnStages == 1) {  // the producer waits for it
-      wgmma_wait<0>();
-      sums_.pin_running();
+    if constexpr (I::kOwnStages == 1) {
       release(ring_.stage);
     } else {
       previous = ring_.stage;

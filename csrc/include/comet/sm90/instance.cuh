@@ -35,7 +35,8 @@ struct Instance {
   static constexpr int kRows = kRows_;
   static constexpr int kStageBlocks = kStageBlocks_;
   static constexpr int kGroupSteps = kGroupSteps_;
-  static constexpr int kParkedRegisters = kParkedRegisters_;
+  // Without the pipeline there is shared memory enough for all of them.
+  static constexpr int kParkedRegisters = kFixedStages > 0 ? 0 : kParkedRegisters_;
   static constexpr int kResidency = kResidency_;
   static constexpr bool kBoost = kBoost_;
   static constexpr Schedule kSchedule = kSchedule_;
