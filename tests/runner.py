@@ -87,9 +87,7 @@ def write_model(folder: Path) -> None:
     )
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<unk>"
-    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<unk>")
     fast.save_pretrained(folder)
 
 
