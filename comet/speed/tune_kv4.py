@@ -3,8 +3,9 @@
 
 ``python -m comet.speed.tune_kv4`` on an idle GPU times the cases of ``comet bench attention``;
 ``--cases 64x4096x32x8 --dim 128`` others. Every plan is timed briefly, the best few again in turns,
-so that a drifting clock hits all of them. ``--dependent`` overlaps launches, ``--only 4,3,2`` times
-one plan (warps, stages, thread blocks an SM) and writes nothing.
+so that a drifting clock hits all of them. ``--dependent`` overlaps launches, ``--mixed`` draws every
+length between 1 and the context, ``--only 4,3,2`` times one plan (warps, stages, thread blocks an
+SM); the last two write nothing.
 """
 
 import argparse
@@ -58,19 +59,29 @@ class Case:
     """Caches of one case, rotated past the L2 cache."""
 
     def __init__(
-        self, batch: int, context: int, heads: int, kv_heads: int, dim: int, device: torch.device
+        self,
+        batch: int,
+        context: int,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        device: torch.device,
+        mixed: bool = False,
     ) -> None:
         pages = -(-context // PAGE)
+        lengths = [context] * batch
+        if mixed:
+            drawn = torch.randint(1, context + 1, (batch,), generator=torch.Generator())
+            lengths = drawn.tolist()
         self.key = key_of(batch, kv_heads, heads // kv_heads, dim, pages)
         self.items = batch * kv_heads
-        self.bytes = batch * kv_heads * pages * page_bytes(dim)
+        used = sum(-(-length // PAGE) for length in lengths)
+        self.bytes = used * kv_heads * page_bytes(dim)
         self._query = torch.randn(batch, heads, dim, device=device).bfloat16()
         self._batches = []
         for seed in range(copies_past_l2(self.bytes, device)):
-            cache = PagedKV4Cache(
-                batch * pages, kv_heads, dim, batch, context, torch.bfloat16, device
-            )
-            self._batches.append(cache.batch(cache.fill_random([context] * batch, seed)))
+            cache = PagedKV4Cache(used, kv_heads, dim, batch, context, torch.bfloat16, device)
+            self._batches.append(cache.batch(cache.fill_random(lengths, seed)))
 
     def time(self, plan: Plan, dependent: bool, options: TimerOptions) -> float:
         """Median microseconds of a call."""
@@ -120,6 +131,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(REFERENCE))
     parser.add_argument("--dim", type=int, default=128, help="head dimension of --cases")
     parser.add_argument("--dependent", action="store_true")
+    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--only", metavar="WARPS,STAGES,BLOCKS_AN_SM")
     parser.add_argument("--out", type=Path, default=Path(plan_kv4_table.__file__))
     options = parser.parse_args()
@@ -127,7 +139,7 @@ def main() -> None:
     gpu, name = Gpu.of(device), torch.cuda.get_device_name(device)
     table = dict(plan_kv4_table.TABLE)
     for batch, context, heads, kv_heads, dim in _cases(options):
-        case = Case(batch, context, heads, kv_heads, dim, device)
+        case = Case(batch, context, heads, kv_heads, dim, device, options.mixed)
         plans = list(candidates(dim, heads // kv_heads, gpu))
         if options.only:
             plans = [tuple(map(int, options.only.split(",")))]
@@ -140,7 +152,7 @@ def main() -> None:
         table[case.key] = found[0][1]
         del case
         torch.cuda.empty_cache()
-        if not options.only:
+        if not options.only and not options.mixed:
             write_table(table, name, options.out)
 
 
