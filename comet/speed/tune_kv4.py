@@ -4,8 +4,8 @@
 ``python -m comet.speed.tune_kv4`` on an idle GPU times the cases of ``comet bench attention``;
 ``--cases 64x4096x32x8 --dim 128`` others. Every plan is timed briefly, the best few again in turns,
 so that a drifting clock hits all of them. ``--dependent`` overlaps launches; ``--mixed`` draws each
-length between 1 and the context and ``--only 4,3,2`` times one plan (warps, stages, thread blocks an
-SM): both write nothing.
+length between 1 and the context and ``--only 4,3,2`` times one plan (warps, stages, thread blocks
+an SM): both write nothing.
 """
 
 import argparse
