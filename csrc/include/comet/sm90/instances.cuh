@@ -20,11 +20,13 @@ using T32x1 = Instance<32, 1, 1, 2, 4, 16, 3, false, kCluster>;
 using T32x2 = Instance<32, 2, 1, 2, 2, 16, 2, false, kCluster>;
 using T32s2 = Instance<32, 2, 1, 2, 2, 0, 2, false, kStream>;
 using T32k4 = Instance<32, 4, 1, 2, 2, 16, 1, false, kCluster, 12, 4>;
+using T32k2x2 = Instance<32, 4, 1, 2, 2, 16, 1, false, kCluster, 8, 2>;
 using T64x1 = Instance<64, 1, 1, 1, 4, 16, 3, false, kCluster>;
 using T64s2 = Instance<64, 2, 1, 1, 2, 0, 2, false, kStream>;
 using T64s3 = Instance<64, 3, 1, 1, 4, 16, 1, true, kStream>;
 using T64k2 = Instance<64, 2, 1, 1, 2, 0, 2, false, kCluster, 8, 2>;
 using T64k4 = Instance<64, 4, 1, 1, 2, 0, 1, false, kCluster, 12, 4>;
+using T64k2x2 = Instance<64, 4, 1, 1, 2, 0, 1, false, kCluster, 8, 2>;
 using T128k2 = Instance<128, 2, 1, 1, 4, 32, 1, false, kCluster, 10, 2>;
 using T128x2 = Instance<128, 2, 1, 1, 4, 32, 1, false, kCluster>;
 using T128s2 = Instance<128, 2, 1, 1, 4, 32, 1, true, kStream>;
@@ -39,8 +41,8 @@ using T256s2 = Instance<256, 2, 1, 1, 2, 32, 1, true, kStream>;
 #define COMET_W4AX_INSTANCES(X) \
   X(T8x1) X(T8x2) \
   X(T16x1) X(T16x2) X(T16s2) X(T16k4) \
-  X(T32x1) X(T32x2) X(T32s2) X(T32k4) \
-  X(T64x1) X(T64s2) X(T64s3) X(T64k2) X(T64k4) \
+  X(T32x1) X(T32x2) X(T32s2) X(T32k4) X(T32k2x2) \
+  X(T64x1) X(T64s2) X(T64s3) X(T64k2) X(T64k4) X(T64k2x2) \
   X(T128k2) X(T128x2) X(T128s2) X(T128s3) X(T128d2) \
   X(T256s2)
 // clang-format on
