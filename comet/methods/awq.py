@@ -4,9 +4,8 @@
 Section 3.2: salient channels of the weight are multiplied by s > 1 before rounding and the input
 is divided by it. The scale is s = s_X^alpha (equation 5), s_X the mean magnitude of the input
 channel, and alpha in [0, 1] is the grid point with the least error of the linear's output,
-|| Q(W diag(s)) (diag(s)^-1 X) - W X || (equation 4); then "we apply weight clipping to minimize
-the MSE error of quantization": the range of each group is shrunk to the grid point with the least
-error of the group's part of the output.
+|| Q(W diag(s)) (diag(s)^-1 X) - W X || (equation 4). Then weights are clipped: the range of each
+group is shrunk to the grid point with the least error of the group's part of the output.
 
 Errors are computed from the second moment M of the input, tr(D M D^T) for a weight error D: the
 mean squared output error over every calibration token and not over a sample. The authors' code

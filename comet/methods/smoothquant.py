@@ -5,8 +5,8 @@ Section 4, equation 3: Y = (X diag(s)^-1) (diag(s) W); equation 4:
 s_j = max|X_j|^alpha / max|W_j|^(1 - alpha) for input channel j, with the largest activation over
 calibration tokens and the largest weight over all linears that read the input. As in the authors'
 code, inputs that follow a norm are smoothed, for only there the division folds into the layer
-before. Activations are rounded per token and weights per output channel (section 5.1, O1, with
-the finer weight scale of the authors' LLaMA results); attention's own products stay in 16 bit.
+before. Activations are rounded per token and weights per output channel (level O1, with the finer
+weight scale of the authors' LLaMA results); attention's own products stay in 16 bit.
 """
 
 from collections.abc import Mapping
