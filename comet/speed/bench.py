@@ -7,7 +7,6 @@ from comet import hints
 from comet.measurements import Measurement, environment, provenance, skipped
 from comet.speed import capability
 from comet.speed.cases import Job
-from comet.speed.cases import gemm_cases as gemm_cases
 
 GPU_HINT = hints.GPU
 SECONDS_A_BACKEND = 0.3  # operands, one metric; measured on an H200
