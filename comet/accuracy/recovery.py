@@ -49,12 +49,15 @@ class TextRow:
 
 @dataclass(frozen=True)
 class TaskCell:
-    """One row on one task: accuracy, lm-eval's standard error, difference from 16 bit, items."""
+    """One row on one task: accuracy, lm-eval's standard error, difference from 16 bit, items.
+
+    Items are the record's: a ``1`` for each that was answered right, in order.
+    """
 
     value: float
     stderr: float
     difference: Estimate | None
-    items: int
+    items: str
 
 
 @dataclass(frozen=True)
@@ -216,10 +219,14 @@ def _task_row(name: str, tasks: dict[str, dict], exact: dict[str, dict]) -> Task
 
 
 def _task_cell(record: dict, exact: dict | None) -> TaskCell:
-    items = items_of(record["method"]["items"])
-    difference = None
+    items, difference = record["method"]["items"], None
     if exact is not None and record["backend"] != EXACT:
-        other = items_of(exact["method"]["items"])
-        if len(other) == len(items):
-            difference = accuracy_difference(items, other)
-    return TaskCell(record["median"], record["method"]["stderr"], difference, len(items))
+        difference = paired_difference(items, exact["method"]["items"])
+    return TaskCell(record["median"], record["method"]["stderr"], difference, items)
+
+
+def paired_difference(items: str, other: str) -> Estimate | None:
+    """Accuracy of ``items`` minus that of ``other``; None where they are not the same items."""
+    if len(items) != len(other):
+        return None
+    return accuracy_difference(items_of(items), items_of(other))

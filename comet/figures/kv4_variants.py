@@ -3,7 +3,7 @@
 
 from matplotlib.axes import Axes
 
-from comet.accuracy.recovery import METRICS, TaskRow, kv_changes, task_rows
+from comet.accuracy.recovery import METRICS, TaskRow, kv_changes, paired_difference, task_rows
 from comet.accuracy.statistics import Estimate
 from comet.data.tasks import TASKS
 from comet.figures import measured, style
@@ -36,7 +36,7 @@ def panels(records: list[dict]) -> dict[tuple, list[tuple[str, Estimate]]]:
 
 def height(changes: list[tuple[str, Estimate]], name: str) -> float:
     """Inches of a panel."""
-    return 2.0 if name == "layers" else 0.6 + 0.2 * len(changes)
+    return 2.2 if name == "layers" else 0.8 + 0.2 * len(changes)
 
 
 def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: FigureInputs) -> None:
@@ -60,8 +60,9 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.invert_yaxis()
         widest = max(0.01, *(value + wide for value, wide in zip(values, errors, strict=True)))
         for place, (_, change) in zip(places, changes, strict=True):
+            known = change.stderr == change.stderr
             axes.annotate(
-                f"{change.value:+.2%} \u00b1 {style.share(change.stderr, '.2%')}",
+                f"{change.value:+.2%}" + (f" \u00b1 {change.stderr:.2%}" if known else ""),
                 (max(values[place], 0) + errors[place], place),
                 xytext=(4, 0),
                 textcoords="offset points",
@@ -72,7 +73,7 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.axvline(0, color=style.BLACK, linewidth=0.8)
         axes.set_xlabel("change of perplexity, %", fontsize=8)
     where = f"{inputs.label(model)}; {inputs.label(dataset)}, context {context}, windows {windows}"
-    axes.set_title(f"{TITLES[name]}, weights in 16 bit: {where}", loc="left")
+    axes.set_title(f"{TITLES[name]}, weights in 16 bit\n{where}", loc="left")
 
 
 def task_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
@@ -96,7 +97,7 @@ def task_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
             items = f"first {limit} items" if limit else "all items"
             title = (
                 f"Measured on {shown.device}: {inputs.label(model)}\n"
-                f"{metric} with KV4 minus without, points, {items} of each task"
+                f"{metric} with KV4 minus without, points (paired), {items} of each task"
             )
             heads = [TASKS[task].label for task in tasks]
             cells = [(step, _differences(*pair, tasks)) for step, pair in pairs.items()]
@@ -108,9 +109,8 @@ def _differences(without: TaskRow, with_kv4: TaskRow, tasks: list[str]) -> list[
     cells: list[str | None] = []
     for task in tasks:
         before, after = without.cells.get(task), with_kv4.cells.get(task)
-        if before is None or after is None:
-            cells.append(None)
-            continue
-        error = (before.stderr**2 + after.stderr**2) ** 0.5
-        cells.append(f"{100 * (after.value - before.value):+.1f} \u00b1 {100 * error:.1f}")
+        change = before and after and paired_difference(after.items, before.items)
+        cells.append(
+            f"{100 * change.value:+.1f} \u00b1 {100 * change.stderr:.1f}" if change else None
+        )
     return cells

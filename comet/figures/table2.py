@@ -52,7 +52,7 @@ def measured_tables(shown: measured.Shown, inputs: FigureInputs, metric: str) ->
         tasks = [task for task in TASKS if any(task in row.cells for row in rows)]
         if metric == "acc_norm" and not any(metric in TASKS[task].metrics for task in tasks):
             continue
-        counts = {row.cells[task].items for row in rows for task in row.cells}
+        counts = {len(row.cells[task].items) for row in rows for task in row.cells}
         items = f"the first {limit} items of each" if limit else f"all {sum(counts)} items"
         title = (
             f"Measured on {shown.device}: {inputs.label(model)}\n{metric}, %, zero-shot, {items}"
