@@ -11,7 +11,7 @@ from comet.speed.cases import Job
 GPU_HINT = hints.GPU
 SECONDS_A_BACKEND = 0.3  # operands, one metric; measured on an H200
 SECONDS_A_QUANTIZATION = 0.1  # each of COMET's further metrics
-FURTHER_METRICS = 4
+FURTHER_METRICS = 5
 
 
 def estimated_seconds(jobs: list[Job]) -> float:

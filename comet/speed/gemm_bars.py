@@ -36,11 +36,12 @@ class BatchRow:
 
     Attributes:
         m: batch.
-        ratio: W4Ax.
+        ratio: W4Ax, launches overlapped.
+        without_overlap: the same without; None where it was not measured.
         control: W4A8 by the same kernel; None where it was not measured.
         with_quantization: W4Ax and the quantization of its activations; or None.
-        floor, floor_overlapped: share of the floor that W4Ax reaches, with the launch counted and
-            without.
+        floor_overlapped: share that W4Ax reaches of the floor by memory traffic.
+        floor: the same without overlap, the launch being part of the floor; or None.
         ceiling: the largest ratio that the limits of the GPU allow if cuBLAS reaches its own.
         rival, rival_ratio: the fastest rival by its mean, and that mean; None without rivals.
         missing: rivals and layers without an ok record in the run of ours.
@@ -49,10 +50,11 @@ class BatchRow:
 
     m: int
     ratio: float
+    without_overlap: float | None
     control: float | None
     with_quantization: float | None
-    floor: float
     floor_overlapped: float
+    floor: float | None
     ceiling: float
     rival: str | None
     rival_ratio: float | None
@@ -151,14 +153,22 @@ def _row(m: int, layers: list[dict]) -> BatchRow:
 
     rivals = {name: value for name in RIVALS if (value := mean(name))}
     best = max(rivals, key=rivals.get, default=None)
-    floors = [(floor_us(layer["case"]), layer[OURS, "time"]) for layer in layers]
+
+    def floor(metric: str, launch: float) -> float | None:
+        if mean(OURS, metric) is None:
+            return None
+        return statistics.geometric_mean(
+            (floor_us(layer["case"]) + launch) / layer[OURS, metric] for layer in layers
+        )
+
     return BatchRow(
         m,
         mean(OURS),
+        mean(OURS, "time_without_overlap"),
         mean(CONTROL),
         mean(OURS, "time_with_quantization"),
-        statistics.geometric_mean((floor + LAUNCH_US) / time for floor, time in floors),
-        statistics.geometric_mean(floor / time for floor, time in floors),
+        floor("time", 0.0),
+        floor("time_without_overlap", LAUNCH_US),
         statistics.geometric_mean(ceiling(layer["case"]) for layer in layers),
         best,
         rivals.get(best),
@@ -183,10 +193,11 @@ def as_cells(row: BatchRow) -> dict[str, str]:
     return {
         "Batch": str(row.m),
         "W4Ax": shown(row.ratio) + "*" * row.is_above,
+        "without overlap": shown(row.without_overlap),
         "W4A8 control": shown(row.control),
         "with quantization": shown(row.with_quantization),
-        "of floor": shown(row.floor),
-        "of floor, overlapped": shown(row.floor_overlapped),
+        "of floor": shown(row.floor_overlapped),
+        "of floor without overlap": shown(row.floor),
         "ceiling": shown(row.ceiling),
         "best rival": f"{row.rival} {shown(row.rival_ratio)}" if row.rival else "-",
         "over it": shown(row.over_rival),

@@ -45,7 +45,8 @@ def run(workload) -> dict[str, tuple]:
 def test_every_mode_and_way_runs(mode, layer, ways):
     workload = comet.w4ax(GemmShape.of(SHAPE | {"layer": layer} | MODES[mode]), CPU)
     found = run(workload)
-    wanted = {f"time_with_{way}" for way in ways} | {f"{way}_time" for way in ways} | {"time"}
+    wanted = {f"time_with_{way}" for way in ways} | {f"{way}_time" for way in ways}
+    wanted |= {"time", "time_without_overlap"}
     assert set(found) == wanted
     assert {found[metric] for metric in found if metric.startswith("time")} == {(5, 64)}
     assert {found[f"{way}_time"] for way in ways} == {(3, 8, 128)}

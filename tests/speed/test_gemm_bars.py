@@ -42,8 +42,22 @@ def test_a_row_is_a_mean_over_the_six_layers():
     assert row.ratio == pytest.approx(3.0)
     assert (row.control, row.with_quantization) == (pytest.approx(3.0), None)
     assert row.over_rival == pytest.approx(1.5)
-    assert row.floor > row.floor_overlapped
+    assert 0.3 < row.floor_overlapped < 2.0
+    assert (row.floor, row.without_overlap) == (None, None)
     assert row.verdict == "must"
+
+
+def test_without_overlap_the_launch_is_part_of_the_floor():
+    records = made_up()
+    slower = [
+        record | {"metric": "time_without_overlap", "median": 12.0}
+        for record in records
+        if record["backend"] == "comet-w4ax"
+    ]
+    (row,) = batch_rows(records + slower)
+    assert row.without_overlap == pytest.approx(2.5)
+    assert row.floor_overlapped * 10 / 12 < row.floor
+    assert row.ratio == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

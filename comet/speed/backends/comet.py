@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """COMET's own kernels: W4Ax, and the control with INT8 activations everywhere (W4A8).
 
-Beside ``time`` (quantized operands ready) three metrics a way of quantization are timed, as far as
-the layer has it: ``quantization`` of 16-bit activations, ``norm_quantization`` fused behind RMSNorm
-(qkv, gate_up), ``silu_quantization`` fused behind SiLU times up (down):
+Launches overlap (programmatic dependent launch) except in ``time_without_overlap``. Beside
+``time``, where quantized operands are ready, two metrics are taken for each way to quantize that the layer
+has: ``quantization`` of 16-bit activations, ``norm_quantization`` fused behind RMSNorm (qkv,
+gate_up), ``silu_quantization`` fused behind SiLU times up (down):
 
 - ``<way>_time``: the quantization kernel alone;
 - ``time_with_<way>``: it and the GEMM after it.
@@ -55,10 +56,12 @@ def _workload(shape: GemmShape, device: torch.device, int8_blocks: int) -> Workl
     operand = ways["quantization"]()
     details = {"copies": copies, "int8_blocks": int8_blocks, "kernel": "sm_90a"}
     if not block_scaled:
-        details["plan"] = vars(plan_of(shape.m, shape.n, layout.blocks, device, True))
+        size = (shape.m, shape.n, layout.blocks, device)
+        details["plan"] = vars(plan_of(*size, True))
+        details["plan_without_overlap"] = vars(plan_of(*size, False))
     if shape.variant != FULL:
         return _variant_workload(shape, weights, operand, details)
-    besides = {}
+    besides = {"time_without_overlap": [lambda w=w: linear(operand, w) for w in weights]}
     for way, quantize in ways.items():
         besides[f"time_with_{way}"] = [
             lambda w=w, q=quantize: linear(q(), w, dependent_launch=True) for w in weights
