@@ -37,8 +37,8 @@ def gemm_summary(records: list[dict], reference: list[dict]) -> dict:
     sentences = [
         f"Geometric means over the six reference layers of {whose}, cuBLAS in bf16 = 1, launches "
         "of COMET's kernels overlapped. The floor is memory traffic at "
-        f"{SEEN_BYTES_PER_US / 1e6:.2f} TB/s, and {LAUNCH_US} us a launch where launches do not overlap. A row counts when every "
-        "rival was measured beside it in one run.",
+        f"{SEEN_BYTES_PER_US / 1e6:.2f} TB/s, and {LAUNCH_US} us a launch where launches do not "
+        "overlap. A row counts when every rival was measured beside it in one run.",
     ]
     mean = mean_over_batches(rows)
     if mean:

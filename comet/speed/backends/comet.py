@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """COMET's own kernels: W4Ax, and the control with INT8 activations everywhere (W4A8).
 
-Launches overlap (programmatic dependent launch) except in ``time_without_overlap``. Beside
-``time``, where quantized operands are ready, two metrics are taken for each way to quantize that the layer
-has: ``quantization`` of 16-bit activations, ``norm_quantization`` fused behind RMSNorm (qkv,
-gate_up), ``silu_quantization`` fused behind SiLU times up (down):
+Launches overlap (programmatic dependent launch) except in ``time_without_overlap``. ``time``
+has its quantized operands ready. Two metrics are taken for each way to quantize that the layer
+has, which are ``quantization`` of 16-bit activations, ``norm_quantization`` fused behind
+RMSNorm (qkv, gate_up) and ``silu_quantization`` fused behind SiLU times up (down):
 
 - ``<way>_time``: the quantization kernel alone;
 - ``time_with_<way>``: it and the GEMM after it.
