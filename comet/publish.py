@@ -8,6 +8,9 @@ from pathlib import Path
 from comet.errors import UserError
 from comet.measurements import KINDS, REPOSITORY, read_records, write_records
 
+# Records of studies, whose kind is accuracy, in files of their own.
+STUDIES = ("choices", "kvcache", "protocol")
+
 
 def publish(
     source: Path | str,
@@ -40,7 +43,7 @@ def publish(
             "and no leading local-"
         )
     _check_clean(repository)
-    found = {kind: source / f"{kind}.jsonl" for kind in (*KINDS, "choices")}
+    found = {kind: source / f"{kind}.jsonl" for kind in (*KINDS, *STUDIES)}
     found = {kind: _checked(path, keep_failed) for kind, path in found.items() if path.is_file()}
     found = {kind: records for kind, records in found.items() if records}
     if not found:
