@@ -27,7 +27,7 @@ class Scoring:
     Attributes:
         choice: what differs from the usual way, and its value, as tables print them.
         context: tokens of a window.
-        overlap: leading tokens of a window that are context only, never scored.
+        overlap: tokens that a window shares with the one before, where they were scored.
         bos: every window starts with the beginning-of-text token, so that its first text token is
             scored too.
         joiner: what stands between passages; None for the text's own.
@@ -76,7 +76,7 @@ def ways(audit: Audit, has_bos: bool) -> list[Scoring]:
         if context != usual
     ]
     half = usual // 2
-    found.append(Scoring(("overlap", f"{half} tokens, not scored again"), usual, overlap=half))
+    found.append(Scoring(("overlap", f"{half} tokens, scored once"), usual, overlap=half))
     if has_bos:
         found.append(Scoring(("BOS", "before every window"), usual, bos=True))
     found += [
@@ -99,10 +99,13 @@ def audit_protocol(audit: Audit, config: dict, seed: int) -> list[Measurement]:
     records = []
     for way in ways(audit, tokenizer.bos_token_id is not None):
         windows = _windows(audit, way, tokenizer)
-        skip = max(1, way.overlap)
-        losses = scored_losses(model, windows, skip, f"{way.choice[0]} {way.choice[1]}")
-        scored = (way.context - skip) * len(windows)
-        words = sum(len(tokenizer.decode(window[skip:]).split()) for window in windows)
+        skips = [max(1, way.overlap) if number else 1 for number in range(len(windows))]
+        losses = scored_losses(model, windows, skips, f"{way.choice[0]} {way.choice[1]}")
+        scored = sum(way.context - skip for skip in skips)
+        words = sum(
+            len(tokenizer.decode(window[skip:]).split())
+            for window, skip in zip(windows, skips, strict=True)
+        )
         for metric, count in ((metric_name(way.context), scored), ("ppl_word", words)):
             value = math.exp(sum(losses) / count)
             records.append(_record(audit, way, metric, value, losses, (scored, words), source))
@@ -114,12 +117,9 @@ def _windows(audit: Audit, way: Scoring, tokenizer) -> torch.Tensor:
     ids = tokenizer(text, return_tensors="pt", add_special_tokens=False, verbose=False).input_ids[0]
     own = way.context - int(way.bos)
     step = own - way.overlap
-    numbers = range(max(1, audit.tokens // step))
-    if not way.overlap:
-        windows = token_windows(ids, own, numbers, str(audit.text))
-    else:
-        token_windows(ids, step, range(len(numbers) + way.overlap // step + 1), str(audit.text))
-        windows = torch.stack([ids[n * step : n * step + own] for n in numbers])
+    numbers = range(max(1, (audit.tokens - way.overlap) // step))
+    token_windows(ids, len(numbers) * step + way.overlap, [0], str(audit.text))
+    windows = torch.stack([ids[n * step : n * step + own] for n in numbers])
     if way.bos:
         first = torch.full((len(windows), 1), tokenizer.bos_token_id)
         windows = torch.cat((first, windows), dim=1)
@@ -128,19 +128,20 @@ def _windows(audit: Audit, way: Scoring, tokenizer) -> torch.Tensor:
 
 @torch.no_grad()
 def scored_losses(
-    model: torch.nn.Module, windows: torch.Tensor, skip: int, description: str = ""
+    model: torch.nn.Module, windows: torch.Tensor, skips: Sequence[int], description: str = ""
 ) -> list[float]:
-    """Sum of negative log-likelihoods of the tokens of each window after the first ``skip``.
+    """Sum of negative log-likelihoods of the tokens of each window after its first ``skips``.
 
     Args:
         model: causal language model.
         windows: int64 [W, context].
-        skip: leading tokens that are not scored, at least 1.
+        skips: leading tokens of each window that are not scored, at least 1.
         description: label of the progress bar.
     """
     device = next(model.parameters()).device
     losses = []
-    for window in tqdm(windows, desc=description, unit="window", disable=None):
+    pairs = list(zip(windows, skips, strict=True))
+    for window, skip in tqdm(pairs, desc=description, unit="window", disable=None):
         ids = window[None].to(device)
         logits = model(ids, use_cache=False).logits[0, skip - 1 : -1].float()
         loss = torch.nn.functional.cross_entropy(logits, ids[0, skip:], reduction="sum")

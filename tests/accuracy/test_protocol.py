@@ -64,7 +64,7 @@ def test_a_word_costs_what_its_tokens_cost(records):
 def test_bos_and_overlap_score_every_token_once(records):
     assert one(records, "BOS").method["scored_tokens"] == 4 * 63
     overlap = one(records, "overlap")
-    assert overlap.method["scored_tokens"] == 8 * 32 and overlap.case["windows"] == "0-7"
+    assert overlap.method["scored_tokens"] == 63 + 6 * 32 and overlap.case["windows"] == "0-6"
 
 
 def test_only_what_follows_the_skipped_tokens_is_scored():
@@ -77,4 +77,6 @@ def test_only_what_follows_the_skipped_tokens_is_scored():
             return type("Out", (), {"logits": torch.zeros(1, ids.shape[1], 4)})
 
     windows = torch.zeros(2, 10, dtype=torch.long)
-    assert scored_losses(Fixed(), windows, 7) == pytest.approx([3 * math.log(4)] * 2)
+    assert scored_losses(Fixed(), windows, [1, 7]) == pytest.approx(
+        [9 * math.log(4), 3 * math.log(4)]
+    )
