@@ -106,8 +106,9 @@ def test_mixed_precision_with_at_most_a_fifth_of_blocks_in_int8(score):
 
 
 @pytest.mark.slow
-def test_gptq_beats_round_to_nearest(score):
-    assert score("gptq-w4a16") < RTN_ASYMMETRIC < score("rtn-w4a16")
+@pytest.mark.parametrize("backend", ["gptq-w4a16", "awq-w4a16"])
+def test_methods_beat_round_to_nearest(score, backend):
+    assert score(backend) < RTN_ASYMMETRIC < score("rtn-w4a16")
 
 
 @pytest.mark.slow
