@@ -6,6 +6,8 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$1
 python=${2:-python3}
+# Packages from elsewhere must not count as installed.
+unset PYTHONPATH
 
 (cd "$here" && sha256sum --quiet --check SHA256SUMS) || {
     echo "install.sh: a part is missing or damaged: copy it again" >&2
