@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The comet command, its publish and its doctor."""
 
-import json
 import subprocess
 from pathlib import Path
 

@@ -11,9 +11,7 @@ from comet.kernels.toolchain import find_tool
 from comet.kernels.w4ax_call import instances
 
 pytestmark = pytest.mark.build
-KERNEL = re.compile(
-    r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E.*ELi\d+ELi(\d+)EEEEEv"
-)
+KERNEL = re.compile(r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E.*ELi\d+ELi(\d+)EEEEEv")
 
 
 @pytest.fixture(scope="module")
