@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPTQ against gptqmodel and llm-compressor, on equal weights and inputs."""
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 from problems import GROUP, Problem
@@ -21,24 +23,27 @@ def rounded(problem: Problem, name: str, configuration: str) -> torch.Tensor:
     return gptq_weight(problem.weights[name], problem.layer_input().moment, **settings)
 
 
-def compare(problems: dict[str, Problem], errors: dict[str, float]) -> None:
-    seen = 0
-    for problem in problems.values():
-        for name in problem.weights:
-            for key in (key for key in errors if key.endswith(f".{name}")):
-                ours = problem.error(name, rounded(problem, name, key.split(".")[1]))
-                assert ours == pytest.approx(errors[key], rel=0.01), key
-                seen += 1
-    assert seen == len(errors)
+def errors_of(problems: dict[str, Problem], cases: Iterable[str]) -> dict[str, float]:
+    """GPTQ's output error of each case, ``library.configuration.weight``."""
+    found = {}
+    for case in cases:
+        _, configuration, name = case.split(".", 2)
+        (problem,) = (problem for problem in problems.values() if name in problem.weights)
+        found[case] = problem.error(name, rounded(problem, name, configuration))
+    return found
 
 
 def test_the_errors_are_the_libraries(drawn, oracle):
-    compare(drawn, oracle("gptq").errors)
+    expected = oracle("gptq").errors
+    assert {case.split(".")[1] for case in expected} == set(SETTINGS)
+    assert errors_of(drawn, expected) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.needs_model
 def test_the_errors_on_the_real_model_are_the_libraries(of_the_model, oracle):
-    compare(of_the_model, oracle("gptq").model_errors)
+    expected = oracle("gptq").model_errors
+    assert {case.split(".")[1] for case in expected} == set(SETTINGS)
+    assert errors_of(of_the_model, expected) == pytest.approx(expected, rel=0.01)
 
 
 def test_nearly_every_weight_is_the_libraries(drawn, oracle):
