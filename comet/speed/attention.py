@@ -9,13 +9,12 @@ import torch
 from tqdm import tqdm
 
 from comet.kernels.variants import using
-from comet.measurements import Measurement, case_id, provenance, skipped
+from comet.measurements import Measurement, case_id, skipped
 from comet.speed import nvml
 from comet.speed.attention_backends import AttentionShape, attention_backend_of
 from comet.speed.backends import Unavailable, Unsupported, Workload
 from comet.speed.cases import Job
-from comet.speed.gemm import Session, library_source
-from comet.speed.gpu_environment import gpu_environment
+from comet.speed.gemm import Session, library_source, open_session
 from comet.speed.kept import KeptCases
 from comet.speed.timer import DEFAULT, TimerOptions, time_graph
 
@@ -57,12 +56,9 @@ def measure_attention(
     """
     for name in {name for job in jobs for name in job.backends}:
         attention_backend_of(name)
-    device = torch.device("cuda", torch.cuda.current_device())
     built = library_source(library)
-    environment = gpu_environment(device)
-    made = provenance(config, seed) | {"library": built}
-    session = Session(device, seed, options, {"environment": environment, "provenance": made})
-    kept = KeptAttention(keep, environment, built) if keep else None
+    session = open_session(built, config, seed, options)
+    kept = KeptAttention(keep, session.source["environment"], built) if keep else None
     records = []
     with using(library):
         for job in tqdm(jobs, "time attention", unit="case"):

@@ -3,10 +3,10 @@
 
 from pathlib import Path
 
-from comet.measurements import Measurement, environment, provenance, skipped
+from comet.measurements import Measurement, environment, provenance
 from comet.speed import capability
 from comet.speed.attention_cases import BACKENDS, MODELS, kv_token_bytes
-from comet.speed.bench import GPU_HINT
+from comet.speed.bench import GPU_HINT, not_timed
 from comet.speed.cases import Job
 
 # Seconds of one H200: operands, and replays that take 0.02 s each.
@@ -37,13 +37,7 @@ def attention_records(
         from comet.speed.attention import measure_attention
 
         return measure_attention(jobs, library, config, seed, keep=keep)
-    source = {"environment": environment(), "provenance": provenance(config, seed)}
-    reason = f"{found['gpu_missing']}; {GPU_HINT}"
-    return [
-        skipped("attention", job.case, "time", "us", backend, reason, **source)
-        for job in jobs
-        for backend in job.backends
-    ]
+    return not_timed("attention", jobs, f"{found['gpu_missing']}; {GPU_HINT}", config, seed)
 
 
 def memory_records(models: list[str], config: dict, seed: int) -> list[Measurement]:

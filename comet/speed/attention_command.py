@@ -3,11 +3,10 @@
 
 import argparse
 import sys
-from pathlib import Path
 
-from comet.speed.lease_command import add_lease_options, command_gpu
+from comet.speed.bench_options import add_kernel_options, run_folder
+from comet.speed.lease_command import command_gpu
 
-LIBRARY = Path("build/kernels/libcomet_kernels.so")
 COST = (
     "A backend takes about half a second a case: all models (37 cases, 5 backends) about 90 s of "
     "one H200. Every finished case is kept under --out and not run again on the same machine with "
@@ -26,24 +25,11 @@ def add_attention(kinds: argparse._SubParsersAction) -> None:
         metavar="MODEL",
         help="llama2-7b, llama3-8b, llama3-70b, qwen2-72b (default: all)",
     )
-    parser.add_argument("--backends", nargs="+", help="default: all")
-    parser.add_argument("--shard", default="1/1", metavar="I/N", help="every N-th case from I on")
-    parser.add_argument("--seed", type=int, default=0, help="draws the operands (default: 0)")
-    parser.add_argument("--library", type=Path, default=LIBRARY)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="run folder: cases/attention/ with a file a case, and attention.jsonl that joins them "
-        "(default: results/local-<gpu>)",
-    )
-    parser.add_argument("--list", action="store_true", help="print what would run, and stop")
-    add_lease_options(parser)
+    add_kernel_options(parser, "attention", "all")
 
 
 def _attention(options: argparse.Namespace) -> None:
     from comet.measurements import gather, read_records, write_records
-    from comet.speed import capability
     from comet.speed.attention_bars import sentences, verdict
     from comet.speed.attention_bench import attention_records, estimated_seconds, memory_records
     from comet.speed.attention_cases import MODELS, attention_jobs
@@ -57,7 +43,7 @@ def _attention(options: argparse.Namespace) -> None:
             print("{model} batch {batch} context {context}:".format(**job.case), *job.backends)
         print(f"{len(jobs)} cases, about {estimated_seconds(jobs):.0f} s", file=sys.stderr)
         return
-    out = options.out or Path("results") / f"local-{capability.slug(capability.detect()['gpu'])}"
+    out = run_folder(options)
     chosen = {name: getattr(options, name) for name in ("models", "backends", "shard")}
     config = {"attention": chosen}
     cases = out / "cases" / "attention"

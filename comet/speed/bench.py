@@ -43,10 +43,23 @@ def gemm_records(
         from comet.speed.gemm import measure
 
         return measure(jobs, library, config, seed, keep=keep)
+    return not_timed("gemm", jobs, f"{found['gpu_missing']}; {GPU_HINT}", config, seed)
+
+
+def not_timed(
+    kind: str, jobs: list[Job], reason: str, config: dict, seed: int
+) -> list[Measurement]:
+    """A skipped record of each case and backend.
+
+    Args:
+        kind: of the records.
+        jobs: cases and backends.
+        reason: what is missing and how to get it.
+        config, seed: for provenance.
+    """
     source = {"environment": environment(), "provenance": provenance(config, seed)}
-    reason = f"{found['gpu_missing']}; {GPU_HINT}"
     return [
-        skipped("gemm", job.case, "time", "us", backend, reason, **source)
+        skipped(kind, job.case, "time", "us", backend, reason, **source)
         for job in jobs
         for backend in job.backends
     ]

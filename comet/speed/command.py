@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 from comet.measurements import gather, read_records, write_records
-from comet.speed import capability
 from comet.speed.attention_command import add_attention
+from comet.speed.bench_options import add_kernel_options, run_folder
 from comet.speed.cases import MODES, PAPER_M, SUITE_M, Job, jobs_of, shard_of
-from comet.speed.lease_command import add_lease_options, command_gpu
+from comet.speed.lease_command import command_gpu
 from comet.speed.serving.command import add_serving
 
-LIBRARY = Path("build/kernels/libcomet_kernels.so")
 COST = (
     "A backend takes about 0.3 s a case: the full reference suite (11 batches x 6 shapes x 10 "
     "backends, and the quantization metrics of COMET's) about 4 minutes of one H200, each batch "
@@ -74,19 +73,7 @@ def _add_suite(kinds, suite: str, what: str) -> None:
 def _add_shared(parser: argparse.ArgumentParser, m: tuple[int, ...]) -> None:
     shown = " ".join(map(str, m))
     parser.add_argument("--m", type=int, nargs="+", help=f"batch sizes (default: {shown})")
-    parser.add_argument("--backends", nargs="+", help="default: those of the suite")
-    parser.add_argument("--shard", default="1/1", metavar="I/N", help="every N-th case from I on")
-    parser.add_argument("--seed", type=int, default=0, help="draws the operands (default: 0)")
-    parser.add_argument("--library", type=Path, default=LIBRARY)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="run folder: cases/gemm/ with a file a case, and gemm.jsonl that joins them "
-        "(default: results/local-<gpu>)",
-    )
-    add_lease_options(parser)
-    parser.add_argument("--list", action="store_true", help="print what would run, and stop")
+    add_kernel_options(parser, "gemm", "those of the suite")
 
 
 def _gemm(options: argparse.Namespace) -> None:
@@ -107,7 +94,7 @@ def _run(suite: str, jobs: list[Job], options: argparse.Namespace) -> None:
             print("{model} {layer} {n}x{k} m={m}:".format(**job.case), *job.backends)
         print(f"{len(jobs)} cases, about {estimated_seconds(jobs):.0f} s", file=sys.stderr)
         return
-    out = options.out or Path("results") / f"local-{capability.slug(capability.detect()['gpu'])}"
+    out = run_folder(options)
     cases = out / "cases" / "gemm"
     chosen = {name: getattr(options, name) for name in ("m", "backends", "shard")}
     config = {"suite": suite, **chosen}

@@ -68,12 +68,9 @@ def measure(
     """
     for name in {name for job in jobs for name in job.backends}:
         backend_of(name)
-    device = torch.device("cuda", torch.cuda.current_device())
     built = library_source(library) | {"plans_sha256": sha256_of(Path(plan_table.__file__))}
-    made = provenance(config, seed) | {"library": built}
-    environment = gpu_environment(device)
-    session = Session(device, seed, options, {"environment": environment, "provenance": made})
-    kept = KeptCases(keep, environment, built) if keep else None
+    session = open_session(built, config, seed, options)
+    kept = KeptCases(keep, session.source["environment"], built) if keep else None
     finished = {number: kept.finished(job) for number, job in enumerate(jobs)} if kept else {}
     records = []
     with using(library):
@@ -86,6 +83,22 @@ def measure(
                     kept.keep(job, found)
             records += found
     return records
+
+
+def open_session(built: dict, config: dict, seed: int, options: TimerOptions) -> Session:
+    """The session of the current GPU.
+
+    Args:
+        built: what the kernel library was built from, for the records' provenance.
+        config, seed: for provenance; the seed also draws the operands.
+        options: of the timer.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    source = {
+        "environment": gpu_environment(device),
+        "provenance": provenance(config, seed) | {"library": built},
+    }
+    return Session(device, seed, options, source)
 
 
 def library_source(library: Path) -> dict:

@@ -6,23 +6,14 @@ import sys
 from pathlib import Path
 
 from comet.measurements import write_records
-from comet.speed import capability
-from comet.speed.lease_command import add_lease_options, command_gpu
-from comet.speed.serving.cases import MOST, ServingJob, serving_jobs
+from comet.speed.bench_options import add_run_options, run_folder
+from comet.speed.lease_command import command_gpu
+from comet.speed.serving.cases import ENGINES, MOST, ServingJob, serving_jobs
 
 WHAT = (
     "Serve requests with each engine and write tokens per second. An engine is started once a "
     "model (about 90 s) and serves all its loads; every finished start is kept under --out and not "
     "run again."
-)
-ENGINES = (
-    "vllm-bf16",
-    "vllm-w4a16",
-    "vllm-fp8",
-    "vllm-fp8-kv8",
-    "vllm-comet",
-    "vllm-comet-w4ax",
-    "vllm-comet-kv4",
 )
 LOADS = ("1024/512/4", "1024/512/16", "1024/512/64", "1024/512/256", "1024/512/max", "128/128/256")
 
@@ -32,19 +23,16 @@ def add_serving(kinds: argparse._SubParsersAction) -> None:
     parser = kinds.add_parser("serving", help=WHAT, description=WHAT)
     parser.set_defaults(run=_serving)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="such as LLaMA-3-8B")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES))
+    vllm = [name for name in ENGINES if name.startswith("vllm-")]
+    parser.add_argument("--engines", nargs="+", default=vllm, help="default: vLLM's")
     parser.add_argument(
         "--loads", nargs="+", default=list(LOADS), help="input/output/requests, or max"
     )
     parser.add_argument("--memory-cap", type=float, metavar="GB", help="use no more of the GPU")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--shard", default="1/1", metavar="I/N", help="every N-th engine start")
     parser.add_argument("--profile", action="store_true", help="also the GPU time by kernel")
     parser.add_argument("--recorded", type=Path, metavar="CSV", help="throughputs by others")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/local-<gpu>")
-    parser.add_argument("--list", action="store_true", help="print what would run, and stop")
-    add_lease_options(parser)
+    add_run_options(parser, "serving", "engine start")
 
 
 def _serving(options: argparse.Namespace) -> None:
@@ -62,7 +50,7 @@ def _serving(options: argparse.Namespace) -> None:
     if options.list:
         _list(jobs)
         return
-    out = options.out or Path("results") / f"local-{capability.slug(capability.detect()['gpu'])}"
+    out = run_folder(options)
     config = {"serving": setting, "repeats": options.repeats, "shard": options.shard}
     others = recorded(options.recorded, config, options.seed) if options.recorded else []
     with command_gpu(options, "comet bench serving", timed=True, optional=True):
