@@ -36,16 +36,18 @@ def panels(records: list[dict]) -> dict[tuple, list[tuple[str, Estimate]]]:
 
 def height(changes: list[tuple[str, Estimate]], name: str) -> float:
     """Inches of a panel."""
-    return 2.2 if name == "layers" else 0.8 + 0.2 * len(changes)
+    return 2.4 if name == "layers" else 1.0 + 0.2 * len(changes)
 
 
 def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: FigureInputs) -> None:
     """Draw one set: a bar for each variant with its paired standard error."""
     model, dataset, split, context, windows, name = key
     values = [100 * change.value for _, change in changes]
-    errors = [100 * change.stderr if change.stderr == change.stderr else 0 for _, change in changes]
+    known = all(change.stderr == change.stderr for _, change in changes)
+    errors = [100 * change.stderr if known else 0 for _, change in changes]
     look = style.mark("measured", style.SKY)
-    error = {"ecolor": style.BLACK, "elinewidth": 0.9, "capsize": 2}
+    # Of one window there is no standard error; a bar without length would look like a small one.
+    error = {"ecolor": style.BLACK, "elinewidth": 0.9, "capsize": 2 if known else 0}
     if name == "layers":
         axes.bar(range(len(values)), values, 0.75, yerr=errors, error_kw=error, **look)
         axes.axhline(0, color=style.BLACK, linewidth=0.8)
@@ -60,7 +62,6 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.invert_yaxis()
         widest = max(0.01, *(value + wide for value, wide in zip(values, errors, strict=True)))
         for place, (_, change) in zip(places, changes, strict=True):
-            known = change.stderr == change.stderr
             axes.annotate(
                 f"{change.value:+.2%}" + (f" \u00b1 {change.stderr:.2%}" if known else ""),
                 (max(values[place], 0) + errors[place], place),
@@ -72,8 +73,10 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.set_xlim(min(0.0, *values) * 1.1, 1.3 * widest)
         axes.axvline(0, color=style.BLACK, linewidth=0.8)
         axes.set_xlabel("change of perplexity, %", fontsize=8)
-    where = f"{inputs.label(model)}; {inputs.label(dataset)}, context {context}, windows {windows}"
-    axes.set_title(f"{TITLES[name]}, weights in 16 bit\n{where}", loc="left")
+    text = f"{inputs.label(dataset)}, context {context}, windows {windows}"
+    text += "" if known else ": too few for a standard error"
+    title = f"{TITLES[name]}, weights in 16 bit\n{inputs.label(model)}; measured\n{text}"
+    axes.set_title(title, loc="left")
 
 
 def task_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
