@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from comet.figures import bars, measured, published, style
 from comet.figures.spec import FigureInputs, FigureSpec
 from comet.speed.attention_bars import BARS, CEILING, LEAST_BYTES, OURS, verdict
-from comet.speed.attention_cases import SIXTEEN_BIT
+from comet.speed.attention_cases import MODELS, SIXTEEN_BIT
 
 BASE = "fastest 16-bit kernel of the same run = 1"
 NOTES = [
@@ -34,7 +34,7 @@ def draw(inputs: FigureInputs) -> Figure:
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     for ax, model in zip(axes, models, strict=False):
         _panel(ax, [p for p in pairs if p[0]["case"]["model"] == model], backends, colour)
-        ax.set_title(f"{inputs.label(model)}, measured on {shown.device}", loc="left")
+        ax.set_title(f"{MODELS[model].label}, measured on {shown.device}", loc="left")
     if texts:
         style.say(axes[-1], texts)
     entries = [(name, "measured", colour[name]) for name in backends]

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from comet.figures import bars, measured, published, style
 from comet.figures.spec import FigureInputs, FigureSpec
+from comet.speed.attention_cases import MODELS
 
 NAMES = {
     "sdpa-bf16": "16 bit",
@@ -34,7 +35,7 @@ def draw(inputs: FigureInputs) -> Figure:
     grid = fig.add_gridspec(len(heights), 2, height_ratios=heights)
     for i, model in enumerate(models):
         panel = [r for r in records if r["case"]["model"] == model]
-        _panel(fig.add_subplot(grid[i // 2, i % 2]), panel, inputs.label(model))
+        _panel(fig.add_subplot(grid[i // 2, i % 2]), panel, MODELS[model].label)
     if texts:
         style.say(fig.add_subplot(grid[-1, :]), texts)
     fig.supylabel("KiB a token, all layers", fontsize=9)

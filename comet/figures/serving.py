@@ -115,9 +115,20 @@ def _measured_panel(
     colour: dict[str, str],
     inputs: FigureInputs,
 ) -> None:
-    groups = published.unique(inputs.label(r["case"]["model"]) for r, _ in pairs)
-    drawn = {
-        (inputs.label(r["case"]["model"]), r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs
-    }
+    names = {model: _with_requests(inputs.label(model), model, pairs) for model in _models(pairs)}
+    groups = list(names.values())
+    drawn = {(names[r["case"]["model"]], r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs}
     bars.grouped_bars(ax, groups, backends, drawn, colour, gap_font=7.5, values=".2f")
     bars.baseline(ax)
+
+
+def _models(pairs: list[tuple[dict, float]]) -> list[str]:
+    return published.unique(record["case"]["model"] for record, _ in pairs)
+
+
+def _with_requests(label: str, model: str, pairs: list[tuple[dict, float]]) -> str:
+    """The model's name over the numbers of concurrent requests that its bars stand for."""
+    counts = {r["case"]["requests"] for r, _ in pairs if r["case"]["model"] == model}
+    least, most = min(counts), max(counts)
+    shown = f"{most}" if least == most else f"{least} to {most}"
+    return f"{label}\n{shown} requests"
