@@ -115,7 +115,10 @@ def gpu_lease(
         lease, lock = _take(job, timed, options)
     except _NoGpu as missing:
         if not optional:
-            raise UserError(f"{job} needs a GPU, but {missing}; set the device to cpu") from None
+            raise UserError(
+                f"{job} needs a GPU, but {missing}; run it where there is one, or, where a device "
+                "can be chosen, on cpu"
+            ) from None
         yield None
         return
     variables = lease.gpu.variables() | {INHERITED: lease.gpu.uuid}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure which plan of KV4 decode attention is fastest, and write ``plan_kv4_table.py``.
 
-``python -m comet.speed.tune_kv4`` on an idle GPU times the cases of ``comet bench attention``;
+``python -m comet.speed.tune_kv4`` times the cases of ``comet bench attention``;
 ``--cases 64x4096x32x8 --dim 128`` others. Every plan is timed briefly, the best few again in turns,
 so that a drifting clock hits all of them. ``--dependent`` overlaps launches; ``--mixed`` draws each
 length between 1 and the context and ``--only 4,3,2`` times one plan (warps, stages, thread blocks
@@ -23,6 +23,7 @@ from comet.kernels.kv4_cache import PagedKV4Cache
 from comet.kernels.plan_kv4 import MAX_STAGES, Gpu, Plan, key_of, most_warps, thread_blocks
 from comet.speed.attention_cases import REFERENCE, attention_cases
 from comet.speed.timer import TimerOptions, copies_past_l2, time_graph
+from comet.speed.tune import run_tuner
 
 BRIEF = TimerOptions(replays=5, warm_up=1, pause=0.002, least_calls=8)
 CAREFUL = TimerOptions(replays=11, warm_up=2, pause=0.005, least_calls=8)
@@ -124,17 +125,8 @@ def _cases(options: argparse.Namespace) -> list[tuple[int, int, int, int, int]]:
     return list(found)
 
 
-def main() -> None:
+def tune(options: argparse.Namespace) -> None:
     """Tune the cases of the command line and merge them into the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="+", metavar="BATCHxCONTEXTxHEADSxKVHEADS")
-    parser.add_argument("--models", nargs="+", default=list(REFERENCE))
-    parser.add_argument("--dim", type=int, default=128, help="head dimension of --cases")
-    parser.add_argument("--dependent", action="store_true")
-    parser.add_argument("--mixed", action="store_true")
-    parser.add_argument("--only", metavar="WARPS,STAGES,BLOCKS_AN_SM")
-    parser.add_argument("--out", type=Path, default=Path(plan_kv4_table.__file__))
-    options = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     gpu, name = Gpu.of(device), torch.cuda.get_device_name(device)
     table = dict(plan_kv4_table.TABLE)
@@ -154,6 +146,19 @@ def main() -> None:
         torch.cuda.empty_cache()
         if not options.only and not options.mixed:
             write_table(table, name, options.out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m comet.speed.tune_kv4", description=__doc__)
+    parser.add_argument("--cases", nargs="+", metavar="BATCHxCONTEXTxHEADSxKVHEADS")
+    parser.add_argument("--models", nargs="+", default=list(REFERENCE))
+    parser.add_argument("--dim", type=int, default=128, help="head dimension of --cases")
+    parser.add_argument("--dependent", action="store_true")
+    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--only", metavar="WARPS,STAGES,BLOCKS_AN_SM")
+    parser.add_argument("--out", type=Path, default=Path(plan_kv4_table.__file__))
+    run_tuner(parser, tune, arguments)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from comet.kernels.operands import padded_tokens
 from comet.kernels.plan_sm90 import BUCKETS, CLUSTER_FILL, bucket_of
 from comet.kernels.w4ax_call import Instance, Plan, instances, w4ax
 from comet.speed.timer import TimerOptions, copies_past_l2, time_graph
+from comet.speed.tune import run_tuner
 
 BRIEF = TimerOptions(replays=5, warm_up=1, longest_replay=0.004, pause=0.005)
 CAREFUL = TimerOptions(replays=11, warm_up=2, longest_replay=0.01)
@@ -156,14 +157,8 @@ def _source(plan: Plan) -> str:
     return f"Plan({', '.join([repr(plan.instance).replace(chr(39), chr(34)), *changed])})"
 
 
-def main() -> None:
+def tune(options: argparse.Namespace) -> None:
     """Tune the layers of the command line and merge them into the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", required=True, metavar="NxK")
-    parser.add_argument("--m", type=int, nargs="+", default=[*BUCKETS, 2 * BUCKETS[-1]])
-    parser.add_argument("--out", type=Path, default=Path(plan_table.__file__))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    options = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     properties = torch.cuda.get_device_properties(device)
     available, sms = instances(load_for(device)), properties.multi_processor_count
@@ -181,6 +176,16 @@ def main() -> None:
             write_table(table, properties.name, sms, options.out)
         del layer
         torch.cuda.empty_cache()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m comet.speed.tune_sm90", description=__doc__)
+    parser.add_argument("--shapes", nargs="+", required=True, metavar="NxK")
+    parser.add_argument("--m", type=int, nargs="+", default=[*BUCKETS, 2 * BUCKETS[-1]])
+    parser.add_argument("--out", type=Path, default=Path(plan_table.__file__))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    run_tuner(parser, tune, arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,14 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKES = REPOSITORY / "tests" / "fakes"
+# Takes a GPU, names it, and keeps it until its input ends.
+HOLD = """
+import sys
+from comet.speed.lease import gpu_lease
+with gpu_lease("holder", timed=True) as lease:
+    print(lease.gpu.uuid, flush=True)
+    sys.stdin.read()
+"""
 
 
 class Machine:

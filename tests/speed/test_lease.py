@@ -9,44 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nvml_machine import Machine
+from nvml_machine import HOLD
 
 from comet.errors import UserError
 from comet.speed import lease
 from comet.speed.lease import LeaseOptions, gpu_lease, job_gpu
 
 CROWD = Path(__file__).with_name("lease_crowd.py")
-HOLD = """
-import sys
-from comet.speed.lease import gpu_lease
-with gpu_lease("holder", timed=True) as lease:
-    print(lease.gpu.uuid, flush=True)
-    sys.stdin.read()
-"""
 NOW = LeaseOptions(wait_minutes=0)
-
-
-@pytest.fixture
-def machine(monkeypatch, tmp_path) -> Machine:
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
-    return Machine(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def holder(machine):
-    """Starts processes that hold a GPU until they are killed or told to end."""
-    started = []
-
-    def start() -> tuple[subprocess.Popen, str]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-c", HOLD]
-        started.append(subprocess.Popen(command, env=machine.environment(), **pipes))
-        return started[-1], started[-1].stdout.readline().strip()
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def test_two_hundred_processes_and_four_gpus(machine, tmp_path):
@@ -135,7 +105,11 @@ def test_who_waits_is_told_for_whom_and_gives_up_in_time(machine, holder, capsys
 @pytest.fixture
 def stranger(machine):
     """A process without a lease that computes on the first of the two GPUs."""
-    child = subprocess.Popen([sys.executable, "-c", "input()", "train"], stdin=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    program = "print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", program, "train"], **pipes)
+    # Until it has started, it has no command line.
+    child.stdout.readline()
     busy = {"uuid": "GPU-a", "used": 2**31, "processes": [{"pid": child.pid, "memory": 2**31}]}
     yield busy
     child.communicate(b"\n")
