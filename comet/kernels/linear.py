@@ -9,7 +9,8 @@ from torch import Tensor
 from comet.errors import UserError
 from comet.formats.blocks import BlockLayout, natural_permutation
 from comet.formats.weights import PackedWeight
-from comet.kernels.activations import quantize_activations
+from comet.kernels.activations import quantize_activations, rmsnorm_quantize, silu_quantize
+from comet.kernels.operands import ActivationOperand
 from comet.kernels.w4ax import PreparedWeight, prepare_weight, w4ax_linear
 from comet.kernels.w4ax_block_scaled import (
     BlockScaledWeight,
@@ -32,6 +33,8 @@ class LinearKernel:
         zero_point: zero point on INT4 blocks.
         hadamard: INT4 blocks are rotated.
         kernel: ``sm90``, ``sm80``, or ``sm90_block_scaled`` for scales of each block.
+        dependent_launch: on sm_90, kernels start before the stream's previous one has ended, which
+            then must not write the weight (programmatic dependent launch).
     """
 
     blocks: BlockLayout
@@ -39,6 +42,7 @@ class LinearKernel:
     zero_point: bool
     hadamard: bool
     kernel: str
+    dependent_launch: bool = False
 
     def prepare(self, weight: PackedWeight, device: torch.device | str) -> tuple[Tensor, Tensor]:
         """(tiles, scales) of a weight as the kernel reads them, on ``device``.
@@ -72,23 +76,61 @@ class LinearKernel:
         Returns:
             [M, N] in the type of ``x``.
         """
-        operand = quantize_activations(
-            x,
-            self.blocks,
-            permutation,
-            mode=self.mode,
-            zero_point=self.zero_point,
-            hadamard=self.hadamard,
-            layout=self.kernel.partition("_")[0],
+        operand = self.quantize(x, permutation)
+        return self.multiply(operand, tiles, scales, bias, x.dtype)
+
+    def quantize(self, x: Tensor, permutation: Tensor | None = None) -> ActivationOperand:
+        """The operand of ``multiply`` for x [M, K]."""
+        return quantize_activations(x, self.blocks, permutation, **self._how())
+
+    def quantize_normed(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        epsilon: float,
+        residual: Tensor | None = None,
+        permutation: Tensor | None = None,
+    ) -> tuple[ActivationOperand, Tensor | None]:
+        """The operand for RMSNorm(x + residual), and that sum (``rmsnorm_quantize``)."""
+        return rmsnorm_quantize(
+            x, weight, epsilon, self.blocks, residual, permutation, **self._how()
         )
-        if self.kernel == "sm90":
-            weight = PreparedWeight(self.blocks, tiles, scales)
-            return w4ax_linear(operand, weight, bias, dtype=x.dtype)
+
+    def quantize_gated(
+        self, gate: Tensor, up: Tensor, permutation: Tensor | None = None
+    ) -> ActivationOperand:
+        """The operand for silu(gate) * up, both [M, K] (``silu_quantize``)."""
+        return silu_quantize(gate, up, self.blocks, permutation, **self._how())
+
+    def multiply(
+        self,
+        operand: ActivationOperand,
+        tiles: Tensor,
+        scales: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Y = X W^T + bias of ``dtype``, X as one of the above quantized it."""
         if self.kernel == "sm80":
             weight = PreparedWeightSm80(self.blocks, tiles, scales)
-            return w4ax_linear_sm80(operand, weight, bias, dtype=x.dtype)
-        weight = BlockScaledWeight(self.blocks, tiles, scales)
-        return w4ax_linear_block_scaled(operand, weight, bias, dtype=x.dtype)
+            return w4ax_linear_sm80(operand, weight, bias, dtype)
+        kind, linear = (
+            (PreparedWeight, w4ax_linear)
+            if self.kernel == "sm90"
+            else (BlockScaledWeight, w4ax_linear_block_scaled)
+        )
+        weight = kind(self.blocks, tiles, scales)
+        return linear(operand, weight, bias, dtype, self.dependent_launch)
+
+    def _how(self) -> dict:
+        layout = self.kernel.partition("_")[0]
+        return {
+            "mode": self.mode,
+            "zero_point": self.zero_point,
+            "hadamard": self.hadamard,
+            "layout": layout,
+            "dependent_launch": self.dependent_launch and layout == "sm90",
+        }
 
 
 def in_natural_order(weight: PackedWeight) -> bool:

@@ -111,7 +111,7 @@ def register_backend(backend, class_path=None, is_mamba=False):
 
 def init_logger(name):
     logger = logging.getLogger(name)
-    logger.info_once = logger.info
+    logger.info_once, logger.warning_once = logger.info, logger.warning
     return logger
 
 

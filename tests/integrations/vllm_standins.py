@@ -132,6 +132,12 @@ def register_quantization_config(quantization):
     return register
 
 
+def process_weights_after_loading(model, model_config, target_device):
+    for module in model.modules():
+        if isinstance(getattr(module, "quant_method", None), LinearMethodBase):
+            module.quant_method.process_weights_after_loading(module)
+
+
 LAYERS = "vllm.model_executor.layers"
 MODULES = {
     "vllm": {},
@@ -141,6 +147,10 @@ MODULES = {
         "ChannelQuantScaleParameter": ChannelQuantScaleParameter,
         "GroupQuantScaleParameter": GroupQuantScaleParameter,
         "PackedvLLMParameter": PackedvLLMParameter,
+    },
+    "vllm.model_executor.model_loader": {},
+    "vllm.model_executor.model_loader.base_loader": {
+        "process_weights_after_loading": process_weights_after_loading
     },
     LAYERS: {},
     f"{LAYERS}.linear": {

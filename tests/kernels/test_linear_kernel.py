@@ -52,6 +52,37 @@ def test_a_layer_on_the_operators_is_the_reference_layer(case, channels):
     torch.testing.assert_close(y, reference(x), rtol=2**-7, atol=1e-3)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_what_precedes_the_layer_may_be_fused_with_it(case):
+    options, mode, name = CASES[case]
+    weight = packed(384, 1, **options)
+    zero_point = options.get("act_zero_point", False)
+    kernel = linear_kernel(
+        weight.layout, weight.scale_kind, mode, zero_point, weight.hadamard, "cpu"
+    )
+    prepared = kernel.prepare(weight, "cpu")
+    x, residual, gain, up = (
+        torch.randn(shape).half() for shape in [(5, 384)] * 2 + [384, (5, 384)]
+    )
+    order = weight.permutation
+
+    def multiplied(operand):
+        return kernel.multiply(operand, *prepared, None, torch.float16)
+
+    operand, total = kernel.quantize_normed(x, gain, 1e-5, residual, order)
+    assert torch.equal(total, x + residual)
+    mean = total.float().pow(2).mean(1, keepdim=True)
+    normed = (total.float() * torch.rsqrt(mean + 1e-5)).half() * gain
+    assert torch.equal(multiplied(operand), kernel(normed, *prepared, order))
+    alone, none = kernel.quantize_normed(total, gain, 1e-5, None, order)
+    assert none is None
+    assert torch.equal(multiplied(alone), multiplied(operand))
+    gated = torch.nn.functional.silu(x) * up
+    assert torch.equal(
+        multiplied(kernel.quantize_gated(x, up, order)), kernel(gated, *prepared, order)
+    )
+
+
 def test_the_layer_compiles_into_one_graph():
     weight = packed(384, 1)
     kernel = linear_kernel(weight.layout, "group_int", "token_block_multiple", device="cpu")

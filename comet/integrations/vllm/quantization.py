@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linear layers of an FMPQ checkpoint inside vLLM."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ from comet.errors import UserError
 from comet.formats.blocks import BlockLayout, natural_permutation
 from comet.formats.checkpoint import FORMAT_VERSION
 from comet.formats.weights import PackedWeight
+from comet.integrations.vllm import fusion
 from comet.kernels.linear import in_natural_order, linear_kernel
+from comet.kernels.operands import ActivationOperand
+from comet.kernels.workspace import share_between_graphs
 
 FIELDS = ("qweight", "group_scale", "group_zero", "channel_scale", "perm")
 CAPABILITY = 80
@@ -164,6 +168,9 @@ class FmpqLinearMethod(LinearMethodBase):
                 f"{self.name} has {input_size} input channels in the model and "
                 f"{self.layout.channels} in the checkpoint; quantize the model again"
             )
+        if fusion.enabled():
+            fusion.install()
+        self.dtype = params_dtype
         loader, n = extra_weight_attrs["weight_loader"], sum(output_partition_sizes)
         blocks = self.layout.blocks
         scale_dtype = torch.uint8 if self.scale_kind == "group_int" else torch.float16
@@ -204,7 +211,9 @@ class FmpqLinearMethod(LinearMethodBase):
         )
         weight.check()
         device = layer.qweight.device
-        layer.comet_kernel = linear_kernel(
+        if device.type == "cuda":
+            share_between_graphs(device)
+        kernel = linear_kernel(
             self.layout,
             self.scale_kind,
             self.options["act_scale"],
@@ -212,6 +221,7 @@ class FmpqLinearMethod(LinearMethodBase):
             self.hadamard,
             device,
         )
+        layer.comet_kernel = replace(kernel, dependent_launch=fusion.enabled())
         tiles, scales = layer.comet_kernel.prepare(weight, device)
         order = None if in_natural_order(weight) else _fixed(layer.perm.data.clone())
         for name in FIELDS:
@@ -236,11 +246,19 @@ class FmpqLinearMethod(LinearMethodBase):
             layer.perm.data[real] = order.to(layer.perm.device, torch.int32)
 
     def apply(
-        self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        layer: Module,
+        x: torch.Tensor | ActivationOperand,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """[..., K] to [..., N]; no Python branch depends on the number of tokens."""
-        flat = x.reshape(-1, x.shape[-1])
+        """[..., K] to [..., N]; no Python branch depends on the number of tokens.
+
+        x is an operand where its quantization is fused with what precedes (``fusion``).
+        """
         bias = None if bias is None else bias.float()
+        if isinstance(x, ActivationOperand):
+            return layer.comet_kernel.multiply(x, layer.tiles, layer.scales, bias, self.dtype)
+        flat = x.reshape(-1, x.shape[-1])
         y = layer.comet_kernel(flat, layer.tiles, layer.scales, layer.order, bias)
         return y.view(*x.shape[:-1], y.shape[-1])
 
