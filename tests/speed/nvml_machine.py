@@ -3,7 +3,10 @@
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,3 +44,14 @@ class Machine:
         """For a child process that imports comet and the fake."""
         paths = os.pathsep.join(map(str, (FAKES, REPOSITORY)))
         return os.environ | self._variables | {"PYTHONPATH": paths}
+
+
+@contextmanager
+def stranger() -> Iterator[subprocess.Popen]:
+    """A process without a lease, ``sh -c ... train``, which runs until the end of the block."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen(["sh", "-c", "echo ready; read line", "train"], **pipes)
+    # Before it has started it has no command line.
+    child.stdout.readline()
+    yield child
+    child.communicate(b"\n")

@@ -2,11 +2,9 @@
 """Which GPUs a job may use, read through a made-up NVML."""
 
 import os
-import subprocess
-import sys
 
 import pytest
-from nvml_machine import Machine
+from nvml_machine import Machine, stranger
 
 from comet.errors import UserError
 from comet.speed import capability, nvml
@@ -126,15 +124,14 @@ def test_a_machine_without_gpu_or_driver(machine, monkeypatch):
 
 
 def test_processes_are_named(machine):
-    child = subprocess.Popen([sys.executable, "-c", "input()", "train"], stdin=subprocess.PIPE)
     gone = {"pid": 2**22 + 1, "memory": None, "hidden": True}
-    processes = [{"pid": child.pid, "memory": 3 * 2**30}, {"pid": os.getpid()}, gone]
-    machine.has({"uuid": "GPU-a", "processes": processes})
-    with nvml_session() as module:
-        (gpu,) = visible_gpus(module)
-        first, second = map(str, foreign_processes(module, gpu))
-    child.communicate(b"\n")
-    assert first == f"pid {child.pid} ({sys.executable} -c input() train, 3.0 GiB)"
+    with stranger() as child:
+        processes = [{"pid": child.pid, "memory": 3 * 2**30}, {"pid": os.getpid()}, gone]
+        machine.has({"uuid": "GPU-a", "processes": processes})
+        with nvml_session() as module:
+            (gpu,) = visible_gpus(module)
+            first, second = map(str, foreign_processes(module, gpu))
+    assert first == f"pid {child.pid} (sh -c echo ready; read line train, 3.0 GiB)"
     assert second == f"pid {2**22 + 1} (of another user or container)"
 
 

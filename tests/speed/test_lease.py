@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nvml_machine import HOLD
+from nvml_machine import HOLD, stranger
 
 from comet.errors import UserError
 from comet.speed import lease
@@ -103,26 +103,21 @@ def test_who_waits_is_told_for_whom_and_gives_up_in_time(machine, holder, capsys
 
 
 @pytest.fixture
-def stranger(machine):
-    """A process without a lease that computes on the first of the two GPUs."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    program = "print(flush=True); input()"
-    child = subprocess.Popen([sys.executable, "-c", program, "train"], **pipes)
-    # Until it has started, it has no command line.
-    child.stdout.readline()
-    busy = {"uuid": "GPU-a", "used": 2**31, "processes": [{"pid": child.pid, "memory": 2**31}]}
-    yield busy
-    child.communicate(b"\n")
+def busy():
+    """The first of the two GPUs, on which a process without a lease computes."""
+    with stranger() as child:
+        processes = [{"pid": child.pid, "memory": 2**31}]
+        yield {"uuid": "GPU-a", "used": 2**31, "processes": processes}
 
 
-def test_a_busy_gpu_is_left_alone_while_another_is_idle(machine, stranger):
-    machine.has(stranger, "GPU-b")
+def test_a_busy_gpu_is_left_alone_while_another_is_idle(machine, busy):
+    machine.has(busy, "GPU-b")
     with gpu_lease("job", timed=True) as found:
         assert found.gpu.uuid == "GPU-b"
 
 
-def test_a_timed_job_refuses_a_busy_gpu_in_one_line(machine, stranger):
-    machine.has(stranger)
+def test_a_timed_job_refuses_a_busy_gpu_in_one_line(machine, busy):
+    machine.has(busy)
     with pytest.raises(UserError) as told, gpu_lease("job", timed=True):
         pass
     assert "GPU 0 (NVIDIA Fake 9000) is used by pid" in str(told.value)
@@ -130,27 +125,27 @@ def test_a_timed_job_refuses_a_busy_gpu_in_one_line(machine, stranger):
     assert "gpu.busy: share (--busy-gpu share)" in str(told.value)
 
 
-@pytest.mark.parametrize(("timed", "busy"), [(True, "share"), (False, "refuse")])
+@pytest.mark.parametrize(("timed", "setting"), [(True, "share"), (False, "refuse")])
 def test_a_busy_gpu_is_shared_on_demand_or_where_times_are_no_result(
-    machine, stranger, capsys, timed, busy
+    machine, busy, capsys, timed, setting
 ):
-    machine.has(stranger)
-    with gpu_lease("job", timed, LeaseOptions(busy=busy)) as found:
+    machine.has(busy)
+    with gpu_lease("job", timed, LeaseOptions(busy=setting)) as found:
         (shared,) = found.facts()["gpu_shared_with"]
     assert "train" in shared
     assert "GPU 0 (NVIDIA Fake 9000) is shared with pid" in capsys.readouterr().err
 
 
-def test_a_process_that_is_just_ending_is_waited_for(machine, stranger, monkeypatch):
+def test_a_process_that_is_just_ending_is_waited_for(machine, busy, monkeypatch):
     monkeypatch.setattr(lease, "SETTLE_SECONDS", 30.0)
-    machine.has(stranger)
+    machine.has(busy)
     monkeypatch.setattr(time, "sleep", lambda _: machine.has("GPU-a"))
     with gpu_lease("job", timed=True) as found:
         assert found.shared_with == ()
 
 
-def test_a_busy_gpu_is_not_waited_for_but_a_leased_one_is(machine, stranger, holder):
-    machine.has(stranger, "GPU-b")
+def test_a_busy_gpu_is_not_waited_for_but_a_leased_one_is(machine, busy, holder):
+    machine.has(busy, "GPU-b")
     holder()
     message = "no GPU became free in 0 minutes.*leased.*used by"
     with pytest.raises(UserError, match=message), gpu_lease("job", True, NOW):
