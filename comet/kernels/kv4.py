@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from comet.kernels import kv4_call, kv4_paged
+from comet.kernels.checks import check_tensor
 from comet.kernels.kv4_call import CacheState
 from comet.kernels.kv4_checks import (
     check_cache,
@@ -77,6 +78,7 @@ def kv4_decode(
     window: int | None = None,
     plan: Plan | None = None,
     dependent_launch: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of one token a sequence over its cache, the token itself included.
 
@@ -88,6 +90,7 @@ def kv4_decode(
         window: tokens that a query sees (sliding window); None for all.
         plan: how the kernel is launched; None for ``plan_kv4.plan_of``.
         dependent_launch: as ``kv4_append``.
+        out: contiguous, of ``query``'s shape and type; written and returned. None: a new one.
 
     Returns:
         [batch, heads, D] of ``query``'s type; zeros for a sequence of length 0. The same lengths
@@ -98,10 +101,11 @@ def kv4_decode(
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     launch = [] if plan is None else plan.as_list()
-    return _kv4_decode(
-        query, cache, tail, block_tables, seq_lens, slots, float(scale), window, launch,
-        dependent_launch,
-    )  # fmt: skip
+    options = float(scale), window, launch, dependent_launch
+    if out is None:
+        return _kv4_decode(query, cache, tail, block_tables, seq_lens, slots, *options)
+    _kv4_decode_into(out, query, cache, tail, block_tables, seq_lens, slots, *options)
+    return out
 
 
 def kv4_prefill(
@@ -215,14 +219,9 @@ def _kv4_decode(
 ) -> Tensor:
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_query(query, cache, tail, seq_lens.shape[0], scale, window)
-    state = CacheState(cache, tail, block_tables, seq_lens, slots)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if out.numel() == 0:
-        return out
-    if cache.is_cpu:
-        return out.copy_(kv4_paged.decode(query, *state, scale, window))
-    launch = Plan(*plan) if plan else None
-    kv4_call.decode(query, state, scale, window, out, launch, dependent_launch)
+    state = CacheState(cache, tail, block_tables, seq_lens, slots)
+    _decode(out, query, state, scale, window, plan, dependent_launch)
     return out
 
 
@@ -231,6 +230,52 @@ def _(query, cache, tail, block_tables, seq_lens, slots, scale, window, _plan, _
     check_cache(cache, tail, block_tables, seq_lens, slots)
     check_query(query, cache, tail, seq_lens.shape[0], scale, window)
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)
+
+
+@torch.library.custom_op("comet::kv4_decode_into", mutates_args=("out",))
+def _kv4_decode_into(
+    out: Tensor,
+    query: Tensor,
+    cache: Tensor,
+    tail: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    slots: Tensor,
+    scale: float,
+    window: int | None,
+    plan: list[int],
+    dependent_launch: bool,
+) -> None:
+    check_cache(cache, tail, block_tables, seq_lens, slots)
+    check_query(query, cache, tail, seq_lens.shape[0], scale, window)
+    check_tensor("out", out, query.dtype, query.shape, query.device)
+    state = CacheState(cache, tail, block_tables, seq_lens, slots)
+    _decode(out, query, state, scale, window, plan, dependent_launch)
+
+
+@_kv4_decode_into.register_fake
+def _(out, query, cache, tail, block_tables, seq_lens, slots, scale, window, _plan, _dependent):
+    check_cache(cache, tail, block_tables, seq_lens, slots)
+    check_query(query, cache, tail, seq_lens.shape[0], scale, window)
+    check_tensor("out", out, query.dtype, query.shape, query.device)
+
+
+def _decode(
+    out: Tensor,
+    query: Tensor,
+    state: CacheState,
+    scale: float,
+    window: int | None,
+    plan: list[int],
+    dependent_launch: bool,
+) -> None:
+    if out.numel() == 0:
+        return
+    if out.is_cpu:
+        out.copy_(kv4_paged.decode(query, *state, scale, window))
+        return
+    launch = Plan(*plan) if plan else None
+    kv4_call.decode(query, state, scale, window, out, launch, dependent_launch)
 
 
 @torch.library.custom_op("comet::kv4_unpack", mutates_args=())

@@ -39,13 +39,13 @@ def backend(monkeypatch):
     config.use_v2_model_runner, config.speculative_config = True, None
     from comet.integrations.vllm import attention, prefill
 
-    def plain(query, key, value, group, scale):
+    def plain(query, key, value, group, scale, out):
         parts = []
         for row in range(len(group.query_start) - 1):
             q = query[group.query_start[row] : group.query_start[row + 1]]
             keys = slice(int(group.key_start[row]), int(group.key_start[row + 1]))
             parts.append(_causal(q, key[keys], value[keys], scale))
-        return torch.cat(parts)
+        out.copy_(torch.cat(parts))
 
     monkeypatch.setattr(prefill, "flash_attention", plain)
     return attention
@@ -147,6 +147,26 @@ def test_a_prompt_does_not_depend_on_its_neighbours(backend):
     together.step({1: 40})
     together.step({0: 100, 1: 80})
     torch.testing.assert_close(together.out[0], alone.out[0], rtol=1e-3, atol=1e-3)
+
+
+def test_only_prompts_that_continue_read_the_cache(backend, monkeypatch):
+    from comet.integrations.vllm import prefill
+
+    read = []
+    unpack = prefill.kv4_unpack
+
+    def counted(*arguments):
+        read.append(len(arguments[2]))
+        return unpack(*arguments)
+
+    monkeypatch.setattr(prefill, "kv4_unpack", counted)
+    engine = Engine(backend, [100, 120, 90])
+    engine.step({0: 100, 1: 40})
+    assert read == []
+    engine.step({1: 80, 2: 90})
+    assert read == [1]
+    exact = _causal(*engine.qkv[2], SCALE)
+    torch.testing.assert_close(engine.out[2], exact, rtol=1e-3, atol=1e-3)
 
 
 def test_small_groups_of_prompts_give_the_same(backend, monkeypatch):

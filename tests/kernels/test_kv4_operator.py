@@ -137,6 +137,12 @@ def test_fakes_and_compilation():
     torch.library.opcheck(
         ops.kv4_decode.default, (query, *state, 0.125, None, [], False), test_utils=tests
     )
+    out = torch.empty_like(query)
+    torch.library.opcheck(
+        ops.kv4_decode_into.default, (out, query, *state, 0.125, None, [], False), test_utils=tests
+    )
+    assert kv4.kv4_decode(query, *state, out=out) is out
+    assert torch.equal(out, kv4.kv4_decode(query, *state))
     starts = starts_of([1, 1])
     torch.library.opcheck(
         ops.kv4_prefill.default, (query, starts, *state, 1, 128, 0.125, None), test_utils=tests
@@ -162,6 +168,7 @@ def test_fakes_and_compilation():
         (lambda s, q: {"query": q[:, :3]}, "query has 3 heads; they must be 1 to 16 times the 2"),
         (lambda s, q: {"query": q.half()}, r"query is torch.float16 .*; it must be torch.bfloat16"),
         (lambda s, q: {"query": q.mT.contiguous().mT}, "query has strides"),
+        (lambda s, q: {"out": q[:1]}, r"out is torch.bfloat16 \(1, 4, 64\)"),
         (lambda s, q: {"window": 0}, "window is 0; it must be at least 1"),
         (lambda s, q: {"scale": -1.0}, "scale is -1.0; it must be positive"),
         (

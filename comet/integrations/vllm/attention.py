@@ -24,9 +24,11 @@ from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from comet.errors import UserError
 from comet.formats.kv4 import PAGE, page_bytes
-from comet.integrations.vllm import hooks
-from comet.integrations.vllm.prefill import PrefillPlan, attend_to_chunk, plan_prefill
+from comet.integrations.vllm import fusion, hooks
+from comet.integrations.vllm.prefill import ChunkGroup, attend_to_chunk, plan_prefill
 from comet.kernels.kv4 import kv4_append, kv4_decode
+from comet.kernels.linear import HOPPER
+from comet.kernels.workspace import share_between_graphs
 
 logger = init_logger(__name__)
 # Largest part of the device that unfinished pages may take.
@@ -126,7 +128,7 @@ class KV4Metadata(AttentionMetadata):
         block_table: int32 [requests, pages].
         slots: int32 [requests], tail slots.
         query_start: int32 [requests + 1].
-        prefill: of the rows after the decodes, None where there are none.
+        prefill: groups of the rows after the decodes.
     """
 
     tokens: int
@@ -138,7 +140,7 @@ class KV4Metadata(AttentionMetadata):
     block_table: torch.Tensor
     slots: torch.Tensor
     query_start: torch.Tensor
-    prefill: PrefillPlan | None
+    prefill: tuple[ChunkGroup, ...]
 
 
 class KV4MetadataBuilder(AttentionMetadataBuilder[KV4Metadata]):
@@ -163,9 +165,9 @@ class KV4MetadataBuilder(AttentionMetadataBuilder[KV4Metadata]):
         batch = common_attn_metadata
         decodes, prefills, decode_tokens, _ = split_decodes_and_prefills(batch, 1)
         slots = hooks.RequestSlots.on(self.device, self.max_requests).rows[: batch.num_reqs]
-        plan = None
+        groups = ()
         if prefills:
-            plan = plan_prefill(
+            groups = plan_prefill(
                 batch.query_start_loc_cpu[decodes : batch.num_reqs + 1],
                 batch.seq_lens_cpu_upper_bound[decodes : batch.num_reqs],
                 self.device,
@@ -180,7 +182,7 @@ class KV4MetadataBuilder(AttentionMetadataBuilder[KV4Metadata]):
             batch.block_table_tensor[: batch.num_reqs],
             slots,
             batch.query_start_loc[: batch.num_reqs + 1],
-            plan,
+            groups,
         )
 
 
@@ -219,6 +221,7 @@ class KV4Attention(AttentionImpl[KV4Metadata]):
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.tail: torch.Tensor | None = None
+        self.overlap = False
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Reserve the 16-bit pages that are not full yet; they count as model memory."""
@@ -228,6 +231,10 @@ class KV4Attention(AttentionImpl[KV4Metadata]):
         device = torch.device(config.device_config.device)
         _check_tails(config, shape, act_dtype, device)
         self.tail = torch.zeros(shape, dtype=act_dtype, device=device)
+        if device.type == "cuda":
+            share_between_graphs(self.tail.device)
+            hopper = torch.cuda.get_device_capability(device)[0] >= HOPPER
+            self.overlap = hopper and fusion.enabled()
 
     def forward(
         self,
@@ -259,19 +266,22 @@ class KV4Attention(AttentionImpl[KV4Metadata]):
         query = query.view(-1, self.num_heads, self.head_size)[:n]
         key, value = (t.view(-1, self.num_kv_heads, self.head_size)[:n] for t in (key, value))
         state = (kv_cache, self.tail, batch.block_table, batch.seq_lens, batch.slots)
-        start = None if batch.prefill is None and n == batch.requests else batch.query_start
-        kv4_append(key, value, *state, start, batch.max_query_len)
+        start = None if not batch.prefill and n == batch.requests else batch.query_start
+        kv4_append(key, value, *state, start, batch.max_query_len, self.overlap)
         if batch.decodes:
             rows = slice(0, batch.decodes)
             tables = (t[rows] for t in (batch.block_table, batch.seq_lens, batch.slots))
-            out[rows] = kv4_decode(query[rows], kv_cache, self.tail, *tables, self.scale)
-        if batch.prefill is not None:
+            kv4_decode(
+                query[rows], kv_cache, self.tail, *tables, self.scale,
+                dependent_launch=self.overlap, out=out[rows],
+            )  # fmt: skip
+        if batch.prefill:
             rows = slice(batch.decodes, batch.requests)
             tables = tuple(t[rows] for t in (batch.block_table, batch.seq_lens, batch.slots))
             tokens = slice(batch.decode_tokens, n)
             chunk = query[tokens], key[tokens], value[tokens]
-            out[tokens] = attend_to_chunk(
-                *chunk, (kv_cache, self.tail, *tables), batch.prefill, self.scale
+            attend_to_chunk(
+                *chunk, (kv_cache, self.tail, *tables), batch.prefill, self.scale, out[tokens]
             )
         return output
 
