@@ -128,9 +128,9 @@ def test_every_instance_and_cut_is_exact(name):
 
 
 def test_small_problems_of_every_instance():
-    """Small enough for compute-sanitizer: ``-k small`` under memcheck and racecheck."""
+    """Small enough for compute-sanitizer: ``-k small`` (csrc/README.md). Every ring goes round."""
     for name, instance in instances(load_for(torch.device("cuda:0"))).items():
-        for n, k in ((72, 640), (200, 1280)):
+        for n, k in ((72, 640), (200, 256 * (instance.stages + 1))):
             weight = random_weight(n, k, k // 512)
             prepared = prepare_weight(weight, "cuda")
             operand, x = random_operand(5, weight.layout)
@@ -223,19 +223,28 @@ def test_plans_fit_the_gpu():
         assert available[plan.instance].tokens >= min(m, 128)
 
 
+def block_scaled_matches(n: int, k: int, int8_blocks: int, tokens: tuple[int, ...], kind: str):
+    """Compare the block-scaled kernel with the reference on the CPU, bit for bit."""
+    weight = random_weight(n, k, int8_blocks)
+    if kind == "group_fp":
+        scale = torch.rand(n, weight.layout.blocks, device="cuda").half()
+        weight = replace(weight, group_scale=scale, scale_kind="group_fp")
+    prepared = prepare_block_scaled(weight, "cuda")
+    bias = torch.randn(n, device="cuda")
+    for m in tokens:
+        x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        operand = quantize_activations(x, weight.layout, mode="token_block")
+        found = w4ax_linear_block_scaled(operand, prepared, bias, torch.float16)
+        quantized = reference.quantize_activations(x.cpu(), weight.layout, mode="token_block")
+        want = w4ax_linear_reference(quantized, weight.to("cpu"), bias.cpu(), torch.float16)
+        assert torch.equal(found.cpu(), want), (n, k, m)
+
+
 @pytest.mark.parametrize("scale_kind", ["group_fp", "group_int"])
 def test_block_scaled_kernel_equals_the_reference(scale_kind):
     for n, k, int8_blocks in ((256, 1152, 2), (72, 384, 0), (1000, 2048, 16)):
-        weight = random_weight(n, k, int8_blocks)
-        if scale_kind == "group_fp":
-            scale = torch.rand(n, weight.layout.blocks, device="cuda").half()
-            weight = replace(weight, group_scale=scale, scale_kind="group_fp")
-        prepared = prepare_block_scaled(weight, "cuda")
-        bias = torch.randn(n, device="cuda")
-        for m in (1, 7, 16, 17, 63, 200):
-            x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-            operand = quantize_activations(x, weight.layout, mode="token_block")
-            found = w4ax_linear_block_scaled(operand, prepared, bias, torch.float16)
-            quantized = reference.quantize_activations(x.cpu(), weight.layout, mode="token_block")
-            want = w4ax_linear_reference(quantized, weight.to("cpu"), bias.cpu(), torch.float16)
-            assert torch.equal(found.cpu(), want), (n, k, m)
+        block_scaled_matches(n, k, int8_blocks, (1, 7, 16, 17, 63, 200), scale_kind)
+
+
+def test_small_problem_of_the_block_scaled_kernel():
+    block_scaled_matches(72, 2048, 4, (5, 21), "group_int")

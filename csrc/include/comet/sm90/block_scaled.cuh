@@ -63,8 +63,7 @@ class BlockConsumer {
     wgmma_commit();
     wgmma_wait<0>();
     pin(sums_);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_ + I::kEmpty + ring_.stage * 8);
+    release_stage<I>(shared_, ring_.stage);
     ring_.template advance<I::kStages>();
   }
 

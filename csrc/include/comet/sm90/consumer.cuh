@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comet/sm90/epilogue.cuh"
+#include "comet/sm90/ring.cuh"
 #include "comet/sm90/share.cuh"
 #include "comet/sm90/sums.cuh"
 
@@ -206,11 +207,8 @@ class Consumer {
     }
   }
 
-  // One arrival a warp: its reads of the stage are over.
-  __device__ __forceinline__ void release(int stage) {
-    if (stage < 0) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_ + I::kEmpty + stage * 8);
+  __device__ __forceinline__ void release(int stage) const {
+    if (stage >= 0) release_stage<I>(shared_, stage);
   }
 
   __device__ __forceinline__ void finish(const Work& work, const Classes& classes) {

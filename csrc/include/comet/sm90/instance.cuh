@@ -95,20 +95,4 @@ struct Instance {
   static_assert((kStages >= 3 || kFixedStages > 0) && kSharedBytes <= kBudget);
 };
 
-// Where the ring of stages stands; producer and consumers walk it alike.
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-
-  // The number of stages is a multiple of kStep.
-  template <int kStages, int kStep = 1>
-  __device__ __forceinline__ void advance() {
-    stage += kStep;
-    if (stage >= kStages) {
-      stage -= kStages;
-      phase ^= 1;
-    }
-  }
-};
-
 }  // namespace comet::sm90

@@ -2,20 +2,9 @@
 // The producer: one thread that keeps the ring of stages filled with bulk copies.
 #pragma once
 
-#include "comet/sm90/instance.cuh"
-#include "comet/sm90/ptx.cuh"
+#include "comet/sm90/ring.cuh"
 
 namespace comet::sm90 {
-
-// One thread fills a stage, every consumer warp of a slice empties it.
-template <class I>
-__device__ __forceinline__ void init_ring(uint32_t shared) {
-  for (int stage = 0; stage < I::kStages; ++stage) {
-    barrier_init(shared + I::kFull + stage * 8, 1);
-    barrier_init(shared + I::kEmpty + stage * 8, I::kRowThreads / 32);
-  }
-  fence_barrier_init();
-}
 
 template <class I>
 class Producer {
