@@ -87,6 +87,12 @@ class FMPQLinear(nn.Module):
         self._reference = self._prepared = None
         return self
 
+    def prepare(self) -> None:
+        """Lay the weight out for the kernel where it is on a GPU; the first forward does it too,
+        but cannot be compiled then."""
+        if self.qweight.is_cuda:
+            self._on_gpu(self.qweight.device)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] to [..., N], same dtype.
 

@@ -85,6 +85,13 @@ class FMPQQuantizer(HfQuantizer):
             setattr(model.get_submodule(parent), leaf, quantized)
         return model
 
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **_: object):
+        # Now rather than in the first forward, which may be one that is being traced.
+        for module in model.modules():
+            if isinstance(module, FMPQLinear):
+                module.prepare()
+        return model
+
     def is_serializable(self, *_: object, **__: object) -> bool:
         """``save_pretrained`` writes the checkpoint again."""
         return True
