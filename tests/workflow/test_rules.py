@@ -20,6 +20,17 @@ def rule_files() -> list[Path]:
     return [WORKFLOW / "Snakefile", *sorted(WORKFLOW.glob("rules/*.smk"))]
 
 
+def script_of(rule: str) -> str | None:
+    found = re.search(r"scripts/(\w+\.py)", rule)
+    return found and found[1]
+
+
+def rules_with_a_script() -> list[str]:
+    texts = (path.read_text() for path in rule_files())
+    rules = [rule for text in texts for rule in re.split(r"^rule ", text, flags=re.MULTILINE)[1:]]
+    return [rule for rule in rules if script_of(rule)]
+
+
 def test_files_stay_small():
     assert len((WORKFLOW / "Snakefile").read_text().splitlines()) < 60
     for path in WORKFLOW.glob("scripts/*.py"):
@@ -40,13 +51,20 @@ def test_every_script_sends_its_output_to_the_log():
         assert "with logged(snakemake)" in path.read_text(), path
 
 
+def asks_for_a_gpu(rule: str) -> bool:
+    return bool(re.search(r"^\s*gpu=", rule, re.MULTILINE))
+
+
 def test_every_rule_with_a_gpu_leases_it():
-    for path in rule_files():
-        for rule in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
-            script = re.search(r"scripts/(\w+\.py)", rule)
-            text = (WORKFLOW / "scripts" / script[1]).read_text() if script else ""
-            asks = bool(re.search(r"^\s*gpu=", rule, re.MULTILINE))
-            assert ("job_gpu(snakemake" in text) == asks, (path, rule)
+    for rule in rules_with_a_script():
+        text = (WORKFLOW / "scripts" / script_of(rule)).read_text()
+        assert ("job_gpu(snakemake" in text) == asks_for_a_gpu(rule), rule
+
+
+def test_every_rule_that_computes_for_long_keeps_its_time():
+    for rule in rules_with_a_script():
+        if asks_for_a_gpu(rule) or script_of(rule) == "build_kernels.py":
+            assert re.search(r'^    benchmark:\n +"benchmarks/', rule, re.MULTILINE), rule
 
 
 def test_retries_stand_in_the_cluster_profile_only():

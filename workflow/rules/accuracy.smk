@@ -23,6 +23,8 @@ rule compare_choices:
         result_path("records", "choices", "{model}.jsonl"),
     log:
         log_path("choices", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/choices-{model}.tsv"
     conda:
         "../../environment.yml"
     threads: 1

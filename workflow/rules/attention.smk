@@ -14,6 +14,8 @@ rule measure_attention:
         result_path("records", "attention", "{model}.jsonl"),
     log:
         log_path("attention", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/attention-{model}.tsv"
     conda:
         "../../environment.yml"
     resources:

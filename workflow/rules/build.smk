@@ -10,6 +10,8 @@ rule build_kernels:
         info="build/kernels/build.json",
     log:
         "logs/build/kernels.log",
+    benchmark:
+        "benchmarks/build/kernels.tsv"
     conda:
         "../../environment.yml"
     threads: 2

@@ -10,6 +10,8 @@ rule build_variant:
         info="build/kernels/variants/{variant}/build.json",
     log:
         "logs/build/{variant}.log",
+    benchmark:
+        "benchmarks/build/{variant}.tsv"
     wildcard_constraints:
         variant="|".join(VARIANTS),
     conda:
@@ -32,6 +34,8 @@ rule measure_gemm:
         result_path("records", "gemm", "{model}.jsonl"),
     log:
         log_path("gemm", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/gemm-{model}.tsv"
     conda:
         "../../environment.yml"
     resources:

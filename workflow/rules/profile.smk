@@ -15,6 +15,8 @@ rule profile_gemm:
         result_path("records", "profile", "{model}.jsonl"),
     log:
         log_path("profile", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/profile-{model}.tsv"
     conda:
         "../../environment.yml"
     resources:

@@ -14,6 +14,8 @@ rule measure_serving:
         result_path("records", "serving", "{start}.jsonl"),
     log:
         log_path("serving", "{start}.log"),
+    benchmark:
+        "benchmarks/{machine}/serving-{start}.tsv"
     conda:
         "../../environment.yml"
     resources:
