@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """End-to-end throughput: engines behind files, with programs that answer like the real ones."""
 
+import io
 import json
+import os
+import signal
 import stat
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -11,11 +16,11 @@ import pytest
 from comet.errors import UserError
 from comet.speed import capability
 from comet.speed.backends import Unavailable
-from comet.speed.serving import engines, trtllm
+from comet.speed.serving import engines, trtllm, vllm_worker
 from comet.speed.serving.cases import Load, ServingJob, serving_jobs
 from comet.speed.serving.models import fmpq_facts
 from comet.speed.serving.recorded import recorded
-from comet.speed.serving.records import serving_records
+from comet.speed.serving.records import serving_records, serving_starts
 
 LOADS = (Load(1024, 512, 64), Load(128, 128, "max"))
 JOB = ServingJob("LLaMA-3-8B", "vllm-comet", LOADS)
@@ -35,7 +40,7 @@ results = [
     for load, n in zip(request["loads"], served)
 ]
 response = {
-    "format": 1, "device": "fake", "versions": {"vllm": "0.24.0"},
+    "format": 1, "device": "NVIDIA H200", "versions": {"vllm": "0.24.0"},
     "engine": {"kv_cache_tokens": 1000000, "asked": request}, "results": results,
 }
 """
@@ -149,6 +154,126 @@ def test_a_finished_start_is_not_run_again(worker, tmp_path):
     records = serving_records([JOB], {}, 0, keep=keep)
     worker("sys.exit('it was started again')")
     assert serving_records([JOB], {}, 0, keep=keep) == records
+
+
+def run_ids(records):
+    return [record.provenance["run_id"] for record in records]
+
+
+ENGINE_STARTS = [
+    ServingJob("LLaMA-3-8B", name, LOADS) for name in ("vllm-comet", "vllm-bf16", "vllm-w4a16")
+]
+
+
+def killed_after_two(keep) -> list:
+    starts = serving_starts(ENGINE_STARTS, {"try": 1}, 0, keep=keep)
+    return next(starts) + next(starts)
+
+
+def test_a_killed_run_goes_on_under_its_run_id(worker, tmp_path, capsys):
+    first = killed_after_two(tmp_path)
+    records = serving_records(ENGINE_STARTS, {"try": 2}, 0, keep=tmp_path)
+    assert records[: len(first)] == first
+    assert {record.backend for record in records[len(first) :]} == {"vllm-w4a16"}
+    assert set(run_ids(records)) == {first[0].provenance["run_id"]}
+    assert f"continues run {first[0].provenance['run_id']}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gpu", "driver"])
+def test_another_machine_is_another_run(worker, tmp_path, monkeypatch, name):
+    first = killed_after_two(tmp_path)
+    monkeypatch.setattr(capability, "detect", lambda: GPU | {name: "another"})
+    time.sleep(1)  # a run_id holds the second of its start
+    records = serving_records(ENGINE_STARTS, {}, 0, keep=tmp_path)
+    assert len(set(run_ids(records))) == 1
+    assert not set(run_ids(records)) & set(run_ids(first))
+
+
+def test_only_comets_engines_are_measured_again_after_a_commit(worker, tmp_path, monkeypatch):
+    from comet.speed.serving import records as module
+
+    first = killed_after_two(tmp_path)
+    original = module.provenance
+    monkeypatch.setattr(module, "provenance", lambda *a: original(*a) | {"commit": "newer"})
+    records = serving_records(ENGINE_STARTS, {}, 0, keep=tmp_path)
+    commits = {record.backend: record.provenance["commit"] for record in records}
+    assert commits["vllm-comet"] == commits["vllm-w4a16"] == "newer"
+    assert commits["vllm-bf16"] == first[0].provenance["commit"]
+    assert len(set(run_ids(records))) == 1
+
+
+def test_results_can_be_read_without_a_gpu(worker, tmp_path, monkeypatch):
+    records = serving_records([JOB], {}, 0, keep=tmp_path)
+    nothing = {"gpu": None, "driver": None, "gpu_missing": "no GPU"}
+    monkeypatch.setattr(capability, "detect", lambda: GPU | nothing)
+    assert serving_records([JOB], {}, 0, keep=tmp_path) == records
+
+
+def test_an_engine_ends_with_the_program_that_started_it(worker, tmp_path, monkeypatch):
+    noted = tmp_path / "pid"
+    worker(f"""
+import os, time
+open({str(noted)!r}, "w").write(str(os.getpid()))
+print("loading", flush=True)
+time.sleep(60)
+""")
+    said = io.StringIO()
+    monkeypatch.setattr(engines.sys, "stderr", said)
+
+    def stop(*_):
+        sys.exit("stopped")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 3)
+    try:
+        with pytest.raises(SystemExit, match="stopped"):
+            serving_records([JOB], {}, 0, keep=tmp_path / "kept")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "loading" in said.getvalue()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_engines_share_what_they_compile(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPATH", "/site")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    found = engines.surroundings(tmp_path)
+    assert found["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert found["PYTHONPYCACHEPREFIX"] == str(tmp_path / "python")
+    assert "PYTHONDONTWRITEBYTECODE" not in found
+    assert found["PYTHONPATH"] == f"{engines.REPOSITORY}:/site"
+    assert (found["HF_HUB_OFFLINE"], found["VLLM_USE_AOT_COMPILE"]) == ("1", "0")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
+    monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "1")
+    found = engines.surroundings(tmp_path)
+    assert "PYTHONPYCACHEPREFIX" not in found
+    assert found["VLLM_USE_AOT_COMPILE"] == "1"
+
+
+def test_the_profile_is_of_the_largest_load():
+    loads = [
+        {"input_tokens": tokens, "requests": requests}
+        for tokens, requests in [(1024, 64), (1024, 256), (128, 256), (1024, "max")]
+    ]
+    assert vllm_worker.largest(loads) == loads[1]
+    assert vllm_worker.largest(loads[3:]) == loads[3]
+
+
+def test_a_decode_step_is_what_a_longer_run_adds(monkeypatch):
+    runs = {1: {"gemm": (4, 100.0)}, 33: {"gemm": (68, 740.0), "decode": (32, 960.0)}}
+    config = types.SimpleNamespace(model_config=types.SimpleNamespace(get_vocab_size=lambda: 99))
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config))
+    monkeypatch.setattr(vllm_worker, "kernel_times", lambda llm, prompts, tokens: runs[tokens])
+    load = {"input_tokens": 3, "output_tokens": 4, "requests": 2}
+    found = vllm_worker.profiled(llm, load, 0)
+    assert found["prefill"] == [{"kernel": "gemm", "calls": 4, "us": 100.0}]
+    assert found["decode_step"] == [
+        {"kernel": "decode", "calls": 1, "us": 30.0},
+        {"kernel": "gemm", "calls": 2, "us": 20.0},
+    ]
 
 
 @pytest.mark.parametrize(

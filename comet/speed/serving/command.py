@@ -2,6 +2,7 @@
 """``comet bench serving``: end-to-end throughput of engines, outside the workflow."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from comet.speed.serving.cases import ENGINES, MOST, ServingJob, serving_jobs
 
 WHAT = (
     "Serve requests with each engine and write tokens per second. An engine is started once a "
-    "model (about 90 s) and serves all its loads; every finished start is kept under --out and not "
-    "run again."
+    "model (about a minute) and serves all its loads. Every finished start is kept under --out: a "
+    "run that was killed goes on under its run_id with the starts that are missing."
 )
 LOADS = ("1024/512/4", "1024/512/16", "1024/512/64", "1024/512/256", "1024/512/max", "128/128/256")
 
@@ -30,7 +31,9 @@ def add_serving(kinds: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--memory-cap", type=float, metavar="GB", help="use no more of the GPU")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--profile", action="store_true", help="also the GPU time by kernel")
+    parser.add_argument(
+        "--profile", action="store_true", help="also the GPU time by kernel of the largest load"
+    )
     parser.add_argument("--recorded", type=Path, metavar="CSV", help="throughputs by others")
     add_run_options(parser, "serving", "engine start")
 
@@ -38,7 +41,7 @@ def add_serving(kinds: argparse._SubParsersAction) -> None:
 def _serving(options: argparse.Namespace) -> None:
     from comet.speed.cases import shard_of
     from comet.speed.serving.recorded import recorded
-    from comet.speed.serving.records import serving_records
+    from comet.speed.serving.records import serving_starts
 
     setting = {
         "models": options.models,
@@ -52,17 +55,20 @@ def _serving(options: argparse.Namespace) -> None:
         return
     out = run_folder(options)
     config = {"serving": setting, "repeats": options.repeats, "shard": options.shard}
-    others = recorded(options.recorded, config, options.seed) if options.recorded else []
+    records = recorded(options.recorded, config, options.seed) if options.recorded else []
+    # So that the engine ends with this program, and the GPU is free again.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("comet bench serving was stopped"))
     with command_gpu(options, "comet bench serving", timed=True, optional=True):
-        records = serving_records(
+        for made in serving_starts(
             jobs,
             config,
             options.seed,
             options.repeats,
             keep=out / "cases" / "serving",
             profile=options.profile,
-        )
-    write_records(out / "serving.jsonl", records + others)
+        ):
+            records += made
+            write_records(out / "serving.jsonl", records)
     print(out / "serving.jsonl")
 
 

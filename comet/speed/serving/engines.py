@@ -37,11 +37,17 @@ ENGINES: dict[str, tuple[str | None, dict, bool]] = {
     "vllm-comet-w4ax": ("fmpq", {}, True),
     "vllm-comet-kv4": (None, {"attention_backend": "CUSTOM"}, True),
 }
-QUIET = {
+# The same for every engine: the second model runner is vLLM's default for some models and needed
+# by KV4 for all.
+SURROUNDINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
 }
+# Of a start, which is not timed; the environment may say otherwise. Each model folder is new, so
+# that a compiled model kept for the next start would not be found by it.
+STARTING = {"VLLM_USE_AOT_COMPILE": "0"}
 
 
 def vllm_python() -> str:
@@ -69,7 +75,7 @@ def serve_with_vllm(
         job: engine and loads.
         seed: of prompts and engine.
         repeats: timed runs of each load.
-        profile: also list the GPU time of kernels, for the first load.
+        profile: also list the GPU time of kernels, for the largest load.
         total_gb: memory of the GPU, 10^9 bytes; needed where the job has a cap.
 
     Raises:
@@ -81,7 +87,7 @@ def serve_with_vllm(
         write_json(request, worker_request(job, Path(scratch), seed, repeats, profile, total_gb))
         command = [python, str(WORKER), str(request), str(response)]
         seconds = START_SECONDS + SECONDS_A_LOAD * len(job.loads)
-        said = _run(command, seconds, python)
+        said = _run(command, seconds, python, Path(scratch, "worker.log"))
         return read_response(response, job, said)
 
 
@@ -116,21 +122,37 @@ def worker_request(
     }
 
 
-def _run(command: list[str], seconds: int, python: str) -> str:
-    """Start the worker; the end of what it said."""
-    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    surroundings = os.environ | QUIET | {"PYTHONPATH": path}
+def surroundings(cache: Path) -> dict[str, str]:
+    """The worker's environment; what any engine has compiled at its start is kept in ``cache``."""
+    found = STARTING | {"TRITON_CACHE_DIR": str(cache / "triton")} | dict(os.environ)
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), found.get("PYTHONPATH"))))
+    if found.pop("PYTHONDONTWRITEBYTECODE", None):
+        # Kept out of the packages' folders then, but not compiled again by each engine.
+        found.setdefault("PYTHONPYCACHEPREFIX", str(cache / "python"))
+    return found | SURROUNDINGS
+
+
+def cache_folder() -> Path:
+    """Where engines find what others have compiled."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "comet", "serving")
+
+
+def _run(command: list[str], seconds: int, python: str, log: Path) -> str:
+    """Start the worker; how it ended. It ends with this program, however that ends."""
     try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, env=surroundings
-        )
-        said, code = run.stderr + run.stdout, run.returncode
-    except subprocess.TimeoutExpired as error:
-        said, code = str(error.stderr or "") + str(error.stdout or ""), f"no answer in {seconds} s"
+        with log.open("w") as said:
+            code = subprocess.run(
+                command, stdout=said, stderr=said, timeout=seconds, env=surroundings(cache_folder())
+            ).returncode
+    except subprocess.TimeoutExpired:
+        code = f"no answer in {seconds} s"
     except OSError as error:
         raise Unavailable(f"{python} cannot be started ({error}); {hints.VLLM}") from error
-    sys.stderr.write(said)
-    return f"ended with {code}: {_last_error(said)}"
+    finally:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        sys.stderr.write(text)
+    return f"ended with {code}: {_last_error(text)}"
 
 
 def _last_error(said: str) -> str:

@@ -2,7 +2,7 @@
 """Records of serving jobs, one engine start after the other; a killed run goes on where it was."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from comet import hints
@@ -25,8 +25,13 @@ METHOD = {
     "what": "generated tokens over the wall-clock time of all requests given at once, prefill "
     "included; greedy, end of text ignored, no prefix caching",
     "weights": "random of the model's shape; speed does not depend on their values",
-    "warm_up": "the same requests with 8 output tokens",
+    "warm_up": "at most 32 requests with prompts of the same length and 8 output tokens",
+    "start": "not timed; vLLM's default CUDA graphs and compilation for every engine, no ahead-of-"
+    "time artifact saved, compiled Triton kernels shared between engines",
 }
+# What must agree for engine starts to be one run: engines are compared within a run only.
+SAME_MACHINE = ("device", "driver")
+OURS = "vllm-comet"
 
 
 def serving_records(
@@ -37,32 +42,74 @@ def serving_records(
     keep: Path | None = None,
     profile: bool = False,
 ) -> list[Measurement]:
-    """Measure every job, or say why not.
+    """``serving_starts``, all of them."""
+    starts = serving_starts(jobs, config, seed, repeats, keep, profile)
+    return [record for made in starts for record in made]
+
+
+def serving_starts(
+    jobs: list[ServingJob],
+    config: dict,
+    seed: int,
+    repeats: int = 1,
+    keep: Path | None = None,
+    profile: bool = False,
+) -> Iterator[list[Measurement]]:
+    """Measure every job, or say why not; all that is measured shares one ``run_id``.
 
     Args:
         jobs: engine starts.
         config, seed: for provenance; the seed also draws the prompts.
         repeats: timed runs of each load.
-        keep: folder with a file for each finished job; those are not measured again.
-        profile: also record the GPU time by kernel of each engine's first load.
+        keep: folder with a file for each finished job. A run that was killed goes on under its
+            ``run_id`` and measures only what is missing: jobs that did not finish, and COMET's
+            engines if they were of another commit. Starts on another GPU or driver, or of another
+            run, are not taken over.
+        profile: also record the GPU time by kernel of each engine's largest load.
 
-    Returns:
-        ``tokens_per_s`` of each load, and ``kv_cache_tokens`` of each engine start.
+    Yields:
+        Of each job, ``tokens_per_s`` of each load, and ``kv_cache_tokens`` of the engine start.
     """
     found = capability.detect()
-    source = provenance(config, seed)
-    records = []
+    source = provenance(config, seed, _run_to_continue(keep, found))
     for job in jobs:
         path = keep / f"{_name(job)}.jsonl" if keep else None
-        kept = read_records(path) if path and path.is_file() else []
-        if kept and all(record.status == "ok" for record in kept):
-            records += kept
-            continue
-        made = _job_records(job, found, source, seed, repeats, profile)
-        if path:
-            write_records(path, made)
-        records += made
-    return records
+        made = _finished(path, job, source, found)
+        if not made:
+            made = _job_records(job, found, source, seed, repeats, profile)
+            if path:
+                write_records(path, made)
+        yield made
+
+
+def _run_to_continue(keep: Path | None, found: dict) -> str | None:
+    """The ``run_id`` of the newest finished start on this machine."""
+    paths = keep.glob("*.jsonl") if keep else ()
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        for record in read_records(path):
+            if record.status == "ok" and _is_here(record, found):
+                run = record.provenance["run_id"]
+                print(f"serving: continues run {run} of {path.parent}", file=sys.stderr)
+                return run
+    return None
+
+
+def _finished(path: Path | None, job: ServingJob, source: dict, found: dict) -> list[Measurement]:
+    """Records of a job that need not run again; without a GPU whatever there is."""
+    kept = read_records(path) if path and path.is_file() else []
+    wanted = {name: source[name] for name in ("run_id", "seed")}
+    if job.engine.startswith(OURS):
+        wanted["commit"] = source["commit"]
+    for record in kept:
+        same = wanted.items() <= record.provenance.items() and _is_here(record, found)
+        if record.status != "ok" or (found["gpu"] and not same):
+            return []
+    return kept
+
+
+def _is_here(record: Measurement, found: dict) -> bool:
+    here = found | {"device": found["gpu"]}
+    return all(record.environment.get(name) == here[name] for name in SAME_MACHINE)
 
 
 def _name(job: ServingJob) -> str:

@@ -7,7 +7,8 @@ killed keeps what it has measured.
 
 REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
 repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
-RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``.
+RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``,
+and with ``profile`` ``kernels: {load, prefill, decode_step}``, GPU microseconds by kernel.
 """
 
 import json
@@ -20,7 +21,8 @@ from pathlib import Path
 
 FORMAT = 1
 WARM_UP_TOKENS = 8
-PROFILED_OUTPUT_TOKENS = 16
+WARM_UP_REQUESTS = 32
+PROFILED_STEPS = 32
 KERNELS_SHOWN = 40
 
 
@@ -64,7 +66,7 @@ def main(request_path: str, response_path: str) -> None:
         write(response_path, response)
         print(f"{load}: {answer}", flush=True)
     if request.get("profile"):
-        response["kernels"] = profiled(llm, request["loads"][0], request["seed"])
+        response["kernels"] = profiled(llm, largest(request["loads"]), request["seed"])
         write(response_path, response)
 
 
@@ -134,11 +136,12 @@ def generate(llm, prompts: list[dict], output_tokens: int) -> tuple[float, int]:
 
 
 def serve(llm, load: dict, request: dict) -> dict:
-    """Time one load after a short warm-up of the same shape."""
+    """Time one load after a short warm-up with prompts of the same length."""
     count = requests_of(llm, load)
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
     lengths = load["input_tokens"], vocabulary
-    generate(llm, prompts_of(count, *lengths, request["seed"]), WARM_UP_TOKENS)
+    few = min(count, WARM_UP_REQUESTS)
+    generate(llm, prompts_of(few, *lengths, request["seed"]), WARM_UP_TOKENS)
     seconds, generated = [], 0
     for repeat in range(request["repeats"]):
         prompts = prompts_of(count, *lengths, request["seed"] + 1 + repeat)
@@ -150,21 +153,47 @@ def serve(llm, load: dict, request: dict) -> dict:
     return {"served": count, "seconds": seconds, "generated": generated}
 
 
-def profiled(llm, load: dict, seed: int) -> list[dict]:
-    """GPU time by kernel of a short run of a load, largest first."""
+def largest(loads: list[dict]) -> dict:
+    """The load with the most prompt tokens among those with a number of requests, or the first."""
+    fixed = [load for load in loads if load["requests"] != "max"]
+    return max(fixed, key=lambda load: load["input_tokens"] * load["requests"], default=loads[0])
+
+
+def profiled(llm, load: dict, seed: int) -> dict:
+    """GPU time by kernel of the prefill and of one decode step of a load, largest first.
+
+    One run ends with the first token; a longer one makes ``PROFILED_STEPS`` more. What it takes
+    longer is decoding.
+    """
+    prompts = requests_of(llm, load)
+    vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
+    short, long = (
+        kernel_times(llm, prompts_of(prompts, load["input_tokens"], vocabulary, seed + n), tokens)
+        for n, tokens in ((98, 1), (99, 1 + PROFILED_STEPS))
+    )
+    step = {
+        name: [
+            (value - short.get(name, (0, 0))[i]) / PROFILED_STEPS for i, value in enumerate(both)
+        ]
+        for name, both in long.items()
+    }
+    return {"load": load, "prefill": _rows(short), "decode_step": _rows(step)}
+
+
+def kernel_times(llm, prompts: list[dict], output_tokens: int) -> dict[str, tuple[float, float]]:
+    """(calls, microseconds) of each kernel of a run."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
-    prompts = prompts_of(requests_of(llm, load), load["input_tokens"], vocabulary, seed + 99)
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        generate(llm, prompts, PROFILED_OUTPUT_TOKENS)
+        generate(llm, prompts, output_tokens)
         torch.cuda.synchronize()
-    rows = sorted(recorded.key_averages(), key=lambda row: -row.device_time_total)
-    return [
-        {"kernel": row.key, "calls": row.count, "us": row.device_time_total}
-        for row in rows[:KERNELS_SHOWN]
-    ]
+    return {row.key: (row.count, row.device_time_total) for row in recorded.key_averages()}
+
+
+def _rows(times: dict) -> list[dict]:
+    ordered = sorted(times.items(), key=lambda item: -item[1][1])[:KERNELS_SHOWN]
+    return [{"kernel": name, "calls": calls, "us": us} for name, (calls, us) in ordered]
 
 
 if __name__ == "__main__":
