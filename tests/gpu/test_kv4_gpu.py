@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 FP16, BF16 = torch.float16, torch.bfloat16
-# As in tests/kernels/test_kv4_emulated.py.
+# tests/kernels/test_kv4_emulated.py has what is used of this: 1e-3 and 4e-3.
 TOLERANCE = {FP16: 4e-3, BF16: 7e-3}
 LENGTHS = [1, 63, 0, 64, 65, 127, 128, 1000, 0]
 PLANS = [None, (1, 2, 7), (2, 3, 132), (4, 3, 264), (8, 2, 132), (5, 2, 33), (8, 3, 1)]
@@ -98,8 +98,8 @@ def test_outlier_channels_and_strided_queries():
     query = rows[:, 8:16]
     expected = kv4_paged.decode(query, *state, 128**-0.5, None)
     found = kv4.kv4_decode(rows.cuda()[:, 8:16], *clone(state, "cuda"))
-    # Scores of a hundred: one rounding of the scaled query to fp16 moves them by 2e-2.
-    assert relative_error(found, expected) < 5e-2
+    # Scores of a hundred: the scaled query must not be rounded to fp16.
+    assert relative_error(found, expected) < TOLERANCE[BF16]
 
 
 def test_error_against_unquantized_attention(record_property):

@@ -51,6 +51,19 @@ __device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&product);
 }
 
+// a * b - product: what rounding took from the product.
+__device__ __forceinline__ uint32_t rest_of_product(uint32_t a, uint32_t b, uint32_t product) {
+  const __half2 rest =
+      __hfma2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b),
+              __hneg2(*reinterpret_cast<const __half2*>(&product)));
+  return *reinterpret_cast<const uint32_t*>(&rest);
+}
+
+// Bytes 1 and 3 of a word, each as a half's low byte.
+__device__ __forceinline__ uint32_t odd_bytes(uint32_t word) {
+  return __byte_perm(word, 0, 0x4341);
+}
+
 __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

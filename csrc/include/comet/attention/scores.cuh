@@ -2,7 +2,9 @@
 // Scores of one page: 64 tokens as rows of four tiles, query heads as columns.
 //
 // Keys are k = code * s[c] + z[c], so q . k = sum_c code * (q[c] s[c]) + q . z: the channel scales
-// are multiplied into the query, once a page, and q . z is one number a head and page.
+// are multiplied into the query, once a page, and q . z is one number a head and page. Rounded to
+// fp16, q[c] s[c] would be the largest error of all (2^-12 of each product with codes up to 15, and
+// scores are exponents), so what the rounding took is a second operand.
 #pragma once
 
 #include "comet/attention/fragments.cuh"
@@ -91,17 +93,22 @@ __device__ __forceinline__ void score_codes(const uint8_t* page, const Query<I>&
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const uint4 chunk = codes[(2 * j + k) * 32];
-      uint32_t b[I::kHeadTiles][2];
+      uint32_t b[I::kHeadTiles][2], rest[I::kHeadTiles][2];
 #pragma unroll
       for (int n = 0; n < I::kHeadTiles; ++n) {
-        b[n][0] = multiply_halves(query.b[n][j][2 * k], word_of(s, 2 * k));
-        b[n][1] = multiply_halves(query.b[n][j][2 * k + 1], word_of(s, 2 * k + 1));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t q = query.b[n][j][2 * k + i], channel_scale = word_of(s, 2 * k + i);
+          b[n][i] = multiply_halves(q, channel_scale);
+          rest[n][i] = rest_of_product(q, channel_scale, b[n][i]);
+        }
       }
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
 #pragma unroll
         for (int n = 0; n < I::kHeadTiles; ++n) {
           mma_codes(scores.sums[n][tile], word_of(chunk, tile), b[n][0], b[n][1]);
+          mma_codes(scores.sums[n][tile], word_of(chunk, tile), rest[n][0], rest[n][1]);
         }
       }
     }
@@ -110,6 +117,12 @@ __device__ __forceinline__ void score_codes(const uint8_t* page, const Query<I>&
   for (int n = 0; n < I::kHeadTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        const float2 sums = separate(scores.sums[n][tile], e);
+        scores.sums[n][tile][e] = sums.x;
+        scores.sums[n][tile][2 + e] = sums.y;
+      }
       scores.factor[n][e] = query.factor[n][e] * (1.0f / kUnit);
       scores.factor8[n][e] = query.factor[n][e] * (1.0f / kUnit8);
       scores.offset[n][e] = (even[n][e] + odd[n][2 + e]) * query.factor[n][e];

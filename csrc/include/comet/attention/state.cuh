@@ -14,8 +14,8 @@ template <class I>
 struct State {
   using P = typename I::P;
 
-  // Rows g of tile i are channels kLaneChannels * g + 2 i, in units of kUnit; rows g + 8 the
-  // channels beside them, in units of kUnit8.
+  // Low nibbles of tile i are channels kLaneChannels * g + 2 i, high nibbles the channels beside
+  // them.
   float values[I::kHeadTiles][P::kValueTiles][4] = {};
   float sums[I::kHeadTiles][4] = {};  // elements 0, 1: sum p; 2, 3: sum p * z
   float maximum[I::kHeadTiles][2];    // of the exponents so far
@@ -53,8 +53,9 @@ struct State {
   // Sums of 8 heads of kLaneChannels channels each become values of v: what `values` and `sums`
   // hold of element `e` (0: head 2 t, 1: head 2 t + 1) of tile `i`, rows g and g + 8.
   __device__ __forceinline__ float2 result(int n, int i, int e) const {
-    return make_float2(fmaf(values[n][i][e], 1.0f / kUnit, sums[n][2 + e]),
-                       fmaf(values[n][i][2 + e], 1.0f / kUnit8, sums[n][2 + e]));
+    const float2 codes = separate(values[n][i], e);
+    return make_float2(fmaf(codes.x, 1.0f / kUnit, sums[n][2 + e]),
+                       fmaf(codes.y, 1.0f / kUnit8, sums[n][2 + e]));
   }
 
  private:

@@ -58,6 +58,11 @@ inline uint32_t multiply_halves(uint32_t a, uint32_t b) {
   const float2 x = to_floats<Fp16>(a), y = to_floats<Fp16>(b);
   return to_pair<Fp16>(x.x * y.x, x.y * y.y);
 }
+inline uint32_t rest_of_product(uint32_t a, uint32_t b, uint32_t product) {
+  const float2 x = to_floats<Fp16>(a), y = to_floats<Fp16>(b), p = to_floats<Fp16>(product);
+  return to_pair<Fp16>(std::fma(x.x, y.x, -p.x), std::fma(x.y, y.y, -p.y));
+}
+inline uint32_t odd_bytes(uint32_t word) { return word >> 8 & 0x00ff00ffu; }
 inline float divide(float a, float b) { return a / b; }
 inline float exp2_approximate(float x) { return std::exp2(x); }
 
