@@ -16,6 +16,7 @@ from comet.report.contradictions import CONTRADICTIONS
 from comet.report.gemm import gemm_summary
 from comet.report.protocol import protocol_summary
 from comet.report.rivals import rival_summary
+from comet.report.serving import serving_summary
 
 MOST_ROWS = 400
 
@@ -54,6 +55,7 @@ def render(
         "columns": tables.COLUMNS,
         "gemm": gemm_summary(records, reference_records),
         "attention": attention_summary(records, reference_records),
+        "serving": serving_summary(records, reference_records),
         "rivals": rival_summary(records, reference_records),
         "protocol": protocol_summary(records, reference_records, paper),
         "skipped": tables.skipped_rows(records, labels),

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of engines with and without COMET, and which bars are reached."""
+
+from comet.speed.serving.bars import OURS, Row, rows, sentences
+
+
+def serving_summary(records: list[dict], reference: list[dict]) -> dict:
+    """Rows and sentences of the report; of this run where it served a load with COMET and a rival,
+    else of the reference.
+
+    Args:
+        records, reference: measurements as dictionaries.
+
+    Returns:
+        ``rows`` (dictionaries of text, empty without a measurement) and ``sentences``.
+    """
+    here = bool(rows(records))
+    shown = records if here else reference
+    whose = "this run" if here else "the reference run"
+    return {"rows": [_row(row) for row in rows(shown)], "sentences": sentences(shown, whose)}
+
+
+def _row(row: Row) -> dict[str, str]:
+    case, w4a16 = row.case, row.over_w4a16
+    cap = case["memory_cap"]
+    return {
+        "Model": case["model"] + ("" if cap is None else f", {cap:g} GB"),
+        "Input/output": f"{case['input_tokens']}/{case['output_tokens']}",
+        "Requests": str(case["requests"]),
+        f"{OURS}, tokens/s": f"{row.ours:,.0f}",
+        "Best rival": row.best,
+        "its tokens/s": f"{row.rivals[row.best]:,.0f}",
+        "Over the best rival": f"{row.speedup:.3f}",
+        "Over W4A16": "-" if w4a16 is None else f"{w4a16:.2f}",
+    }
