@@ -2,6 +2,7 @@
 """Attention with quantized K and V inside a Hugging Face model, as a registered function."""
 
 from collections.abc import Collection, Mapping
+from functools import cache
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -10,6 +11,7 @@ from transformers.masking_utils import sdpa_mask
 from comet.accuracy.kv_quantization import KVQuantization
 from comet.errors import UserError
 from comet.kernels.kv4_reference import paged_attention
+from comet.methods.linear import Rotate
 from comet.methods.rotation import hadamard_factors, whole_rotation
 
 NAME = "comet_kv4"
@@ -87,7 +89,7 @@ def _attention(
         key = key / factor
         query = query * factor.repeat_interleave(query.shape[1] // key.shape[1], dim=0)
     if options.hadamard:
-        rotation = whole_rotation(query.shape[-1]).to(query.device)
+        rotation = _head_rotation(query.shape[-1], query.device)
         query, key = rotation.activations(query), rotation.activations(key)
     if options.before_rope:
         cos, sin = (part[:, None].float() for part in module.kv_rotation)
@@ -100,6 +102,12 @@ def _attention(
     values = options.restore_values(value)
     out = paged_attention(query, key, stored, values, scale, options.key_page, sliding_window)
     return out.transpose(1, 2).contiguous(), None
+
+
+@cache
+def _head_rotation(size: int, device: torch.device) -> Rotate:
+    """Kept, so that a GPU does not wait for a copy of it in every layer."""
+    return whole_rotation(size, device)
 
 
 def _rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -19,11 +19,13 @@ up for few steps by larger ones. Scales are learned as logarithms, so that they 
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from comet.fmpq.learned_clip import FIRST_FACTOR, fake_quantize
 from comet.methods.linear import ActivationGrid, Divide, FakeLinear
@@ -168,10 +170,16 @@ class OmniQuant(Method):
         groups = [{"params": factors, "lr": self.clip_rate}]
         groups.append({"params": list(scales), "lr": self.scale_rate})
         optimizer = torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=0.0)
-        for _ in range(self.epochs):
-            for hidden, target in zip(block.hidden, block.target, strict=True):
-                output = block.forward(layer, hidden[None])
-                loss = (output - target).float().square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+        with _repeatable_attention(block.hidden.device):
+            for _ in range(self.epochs):
+                for hidden, target in zip(block.hidden, block.target, strict=True):
+                    output = block.forward(layer, hidden[None])
+                    loss = (output - target).float().square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+
+
+def _repeatable_attention(device: torch.device) -> AbstractContextManager:
+    """The fused attention of a GPU sums gradients in another order every time."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cuda" else nullcontext()

@@ -58,7 +58,7 @@ def apply_method(
         for index, quantized in _layers(method, folder, calibration, device, dtype):
             # Linears of one input share their transforms; a file holds every tensor by itself.
             tensors = {
-                f"{linear}.{key}": value.clone(memory_format=torch.contiguous_format)
+                f"{linear}.{key}": value.to("cpu", copy=True, memory_format=torch.contiguous_format)
                 for linear, layer in quantized.items()
                 for key, value in layer.state_dict().items()
             }
@@ -165,8 +165,8 @@ def load_method_model(
 def _read_layer(
     quantized: Path, index: str, linears: dict, family: Family, dtype: torch.dtype, device: str
 ) -> dict[str, FakeLinear]:
-    with safe_open(quantized / _file(index), framework="pt", device=device) as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    with safe_open(quantized / _file(index), framework="pt") as file:
+        tensors = {key: file.get_tensor(key).to(device) for key in file.keys()}  # noqa: SIM118
     read = {}
     for name in family.linears:
         prefix = f"{name}."

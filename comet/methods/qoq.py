@@ -74,7 +74,7 @@ class QoQ(Method):
     ) -> tuple[nn.Module, ...]:
         if seen.group.norm is not None:
             norm = layer.get_submodule(seen.group.norm)
-            return (*unscaled(norm), whole_rotation(len(seen.absmax)))
+            return (*unscaled(norm), whole_rotation(len(seen.absmax), seen.absmax.device))
         weight = layer.get_submodule(seen.group.linears[0]).weight.detach().float()
         largest, size = seen.absmax, weight.abs().amax(dim=0)
         if seen.group.name == "attn_out":

@@ -57,8 +57,9 @@ class QuaRot(Method):
     ) -> dict[str, FakeLinear]:
         """Rotate and round every linear of the layer."""
         quantized = {}
-        stream = _stream_rotation(layer.get_submodule(family.linears[0]).in_features)
-        head = (block_rotation(block.head_dim),)
+        first = layer.get_submodule(family.linears[0]).weight
+        stream = _stream_rotation(first.shape[1], first.device)
+        head = (block_rotation(block.head_dim, first.device),)
         for seen in inputs.values():
             basis = _basis(layer, seen, stream)
             moment = transformed_moment(seen.moment, basis)
@@ -84,11 +85,11 @@ class QuaRot(Method):
         return quantized
 
 
-def _stream_rotation(size: int) -> tuple[nn.Module, ...]:
+def _stream_rotation(size: int, device: torch.device) -> tuple[nn.Module, ...]:
     """The randomized Hadamard of the residual stream: random signs, then the rotation."""
     draw = torch.Generator().manual_seed(SEED)
     signs = torch.randint(0, 2, (size,), generator=draw) * 2.0 - 1.0
-    return Divide(signs), whole_rotation(size)
+    return Divide(signs.to(device)), whole_rotation(size, device)
 
 
 def _basis(
@@ -96,7 +97,7 @@ def _basis(
 ) -> tuple[nn.Module, ...]:
     """What turns a linear's input into the rotated one that QuaRot rounds."""
     if seen.group.norm is None:
-        return (whole_rotation(len(seen.absmax)),)
+        return (whole_rotation(len(seen.absmax), seen.absmax.device),)
     return (*unscaled(layer.get_submodule(seen.group.norm)), *stream)
 
 
@@ -116,5 +117,5 @@ def _rotate_rows_back(weight: torch.Tensor, transforms: tuple[nn.Module, ...]) -
     if not transforms:
         return weight
     size = weight.shape[0]
-    matrix = _rotate_rows(torch.eye(size), transforms)
+    matrix = _rotate_rows(torch.eye(size, device=weight.device), transforms)
     return matrix.t() @ weight

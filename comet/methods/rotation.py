@@ -51,17 +51,17 @@ def hadamard_factors(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     raise UserError(f"no Hadamard matrix of {size} rows is known here; rotate blocks of it instead")
 
 
-def whole_rotation(size: int) -> Rotate:
+def whole_rotation(size: int, device: torch.device | str = "cpu") -> Rotate:
     """Rotation of ``size`` channels by an orthonormal Hadamard matrix."""
     left, right = hadamard_factors(size)
     left = left * left.shape[0] ** -0.5 if len(left) > 1 else None
-    return Rotate(right * right.shape[0] ** -0.5, left)
+    return Rotate(right * right.shape[0] ** -0.5, left).to(device)
 
 
-def block_rotation(size: int) -> Rotate:
+def block_rotation(size: int, device: torch.device | str = "cpu") -> Rotate:
     """Rotation of each ``size`` channels alone by an orthonormal Hadamard matrix."""
     left, right = hadamard_factors(size)
-    return Rotate(torch.kron(left, right) * size**-0.5)
+    return Rotate(torch.kron(left, right) * size**-0.5).to(device)
 
 
 def unscaled(norm: nn.Module) -> tuple[nn.Module, ...]:
@@ -205,7 +205,7 @@ class Hadamard(Method):
         """Rotate and round every linear of the layer."""
         quantized = {}
         for seen in inputs.values():
-            transforms = (whole_rotation(len(seen.absmax)),)
+            transforms = (whole_rotation(len(seen.absmax), seen.absmax.device),)
             for name in seen.group.linears:
                 linear = layer.get_submodule(name)
                 quantized[name] = rotated_linear(
