@@ -163,7 +163,10 @@ def _git_state() -> tuple[str | None, bool | None]:
         return named.removesuffix("-dirty"), named.endswith("-dirty")
 
 
-def environment(packages: tuple[str, ...] = ("torch", "transformers", "numpy")) -> dict:
+PACKAGES = ("torch", "transformers", "numpy")
+
+
+def environment(packages: tuple[str, ...] = PACKAGES) -> dict:
     """Versions and processor of this machine; GPU facts are added by the code that measures."""
     versions = {}
     for package in packages:

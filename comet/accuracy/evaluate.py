@@ -13,9 +13,10 @@ from comet.data.windows import parse_windows, text_windows
 from comet.errors import UserError
 from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.model import load_checkpoint_model
-from comet.measurements import Measurement, environment, provenance
+from comet.measurements import Measurement, provenance
 from comet.methods.pipeline import load_method_model, method_facts
 from comet.models.folder import ModelFolder
+from comet.speed.gpu_environment import device_environment
 
 LAYER_TOLERANCE = 1e-5
 
@@ -93,7 +94,7 @@ def evaluate_row(evaluation: Evaluation, config: dict, seed: int) -> list[Measur
             "window_losses": losses,
             "integer_check": check,
         },
-        environment=environment(),
+        environment=device_environment(evaluation.device),
         provenance=source,
     )
     return [_judged(record, check)]

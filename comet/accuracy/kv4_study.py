@@ -11,8 +11,9 @@ from comet.accuracy.attention import use_kv4
 from comet.accuracy.kv_quantization import KVQuantization
 from comet.accuracy.perplexity import metric_name, perplexity, window_losses
 from comet.data.windows import text_windows
-from comet.measurements import Measurement, environment, provenance
+from comet.measurements import Measurement, provenance
 from comet.models.folder import ModelFolder
+from comet.speed.gpu_environment import device_environment
 
 BACKEND = "w16a16-kv"
 EXACT = "16 bit"
@@ -144,6 +145,6 @@ def _record(
             "arithmetic": study.dtype,
             "path": "fake quantization",
         },
-        environment=environment(),
+        environment=device_environment(study.device),
         provenance=source,
     )

@@ -14,8 +14,9 @@ from comet.accuracy.perplexity import metric_name
 from comet.accuracy.rows import row_named
 from comet.data.read import joined_text
 from comet.data.windows import token_windows
-from comet.measurements import Measurement, environment, provenance
+from comet.measurements import Measurement, provenance
 from comet.models.folder import ModelFolder
+from comet.speed.gpu_environment import device_environment
 
 JOINERS = ("\n\n", "\n", "")
 
@@ -184,6 +185,6 @@ def _record(
             "arithmetic": audit.dtype,
             "path": "fake quantization",
         },
-        environment=environment(),
+        environment=device_environment(audit.device),
         provenance=source,
     )

@@ -13,7 +13,9 @@ from comet.data.tasks import TASKS, about_rows
 from comet.errors import UserError
 from comet.measurements import Measurement, environment, provenance, skipped
 from comet.models.folder import ModelFolder
+from comet.speed.gpu_environment import device_environment
 
+HARNESS_PACKAGES = ("torch", "transformers", "numpy", "lm_eval", "datasets")
 NO_HARNESS = "zero-shot tasks need the package lm_eval; install requirements.txt"
 
 
@@ -116,7 +118,7 @@ def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[M
                 "task_version": score.version,
                 "rows": about,
             },
-            environment=environment(("torch", "transformers", "numpy", "lm_eval", "datasets")),
+            environment=device_environment(evaluation.device, HARNESS_PACKAGES),
             provenance=source,
         )
         for score in scores

@@ -3,9 +3,17 @@
 
 import torch
 
-from comet.measurements import environment
+from comet.measurements import PACKAGES, environment
 from comet.speed import capability
 from comet.speed.lease import lease_facts
+
+
+def device_environment(device: torch.device | str, packages: tuple[str, ...] = PACKAGES) -> dict:
+    """``comet.measurements.environment`` of what was computed on ``device``, GPU or processor."""
+    named, device = environment(packages), torch.device(device)
+    if device.type != "cuda":
+        return named
+    return gpu_environment(device) | {"versions": named["versions"]}
 
 
 def gpu_environment(device: torch.device) -> dict:
