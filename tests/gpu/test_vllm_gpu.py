@@ -13,7 +13,6 @@ and values stand out. One engine is a process of its own; all start at once.
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +23,9 @@ import torch
 from smollm2 import Reference
 
 from comet.speed.backends import Unavailable
-from comet.speed.serving.engines import QUIET, vllm_python
+from comet.speed.serving.engines import surroundings, vllm_python
 
 pytestmark = [pytest.mark.gpu, pytest.mark.vllm]
-REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 400
 BIT = 2
 STANDARD_ERRORS = 5
@@ -124,13 +122,12 @@ def answers(request, tmp_path_factory):
 def _start(python: str, job: dict, scratch: Path) -> subprocess.Popen:
     scratch.mkdir()
     (scratch / "request.json").write_text(json.dumps(job), encoding="utf-8")
-    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    # A cache each: engines that compile the same graph at the same time would share files.
-    own = {"PYTHONPATH": path, "VLLM_CACHE_ROOT": str(scratch / "cache")}
+    # vLLM's cache is not shared: engines that compile one graph at a time would share files.
+    own = surroundings(scratch.parent / "compiled") | {"VLLM_CACHE_ROOT": str(scratch / "cache")}
     script = Path(__file__).with_name("vllm_engine.py")
     command = [python, script, scratch / "request.json", scratch / "response.json"]
     with (scratch / "log").open("w") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | QUIET | own)
+        return subprocess.Popen(command, stdout=log, stderr=log, env=own)
 
 
 def _finish(process: subprocess.Popen, scratch: Path) -> SimpleNamespace:
