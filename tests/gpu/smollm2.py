@@ -91,7 +91,7 @@ class Reference:
         if exact:
             options = getattr(model.config, "quantization_config", None)
             _replace(model, lambda layer: _exact(layer, options.options, device))
-        self.model = model.to(device).eval()
+        self.model = (model.to(device) if exact else model).eval()
 
     @torch.no_grad()
     def says(self, tokens: list[int], pieces: list[int] | None = None) -> Said:
