@@ -185,14 +185,16 @@ time.sleep(60)
     monkeypatch.setattr(engines.sys, "stderr", said)
 
     def stop(*_):
-        sys.exit("stopped")
+        if noted.is_file() and noted.read_text():
+            sys.exit("stopped")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 3)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     try:
         with pytest.raises(SystemExit, match="stopped"):
             serving_records([JOB], {}, 0, keep=tmp_path / "kept")
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert "loading" in said.getvalue()
     with pytest.raises(ProcessLookupError):
@@ -204,17 +206,30 @@ def test_engines_share_what_they_compile(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPATH", "/site")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    found = engines.surroundings(tmp_path)
+    found = engines.surroundings(tmp_path, tmp_path / "plugin")
     assert found["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
     assert found["PYTHONPYCACHEPREFIX"] == str(tmp_path / "python")
     assert "PYTHONDONTWRITEBYTECODE" not in found
-    assert found["PYTHONPATH"] == f"{engines.REPOSITORY}:/site"
+    assert found["PYTHONPATH"] == f"{tmp_path}/plugin:{engines.REPOSITORY}:/site"
     assert (found["HF_HUB_OFFLINE"], found["VLLM_USE_AOT_COMPILE"]) == ("1", "0")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
     monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "1")
-    found = engines.surroundings(tmp_path)
+    found = engines.surroundings(tmp_path, tmp_path / "plugin")
     assert "PYTHONPYCACHEPREFIX" not in found
     assert found["VLLM_USE_AOT_COMPILE"] == "1"
+
+
+@pytest.mark.parametrize("engine, entries", [("vllm-comet", ["comet"]), ("vllm-bf16", [])])
+def test_processes_that_vllm_starts_find_the_plugin(worker, engine, entries):
+    worker("""
+from importlib.metadata import entry_points
+found = entry_points(group="vllm.general_plugins")
+response["engine"]["plugins"] = sorted({e.name for e in found if e.dist.name == "comet-plugin"})
+response["engine"]["same"] = all(e.load().__module__ == "comet.integrations.vllm" for e in found)
+""")
+    (first, *_) = serving_records([ServingJob("LLaMA-3-8B", engine, LOADS)], {}, 0)
+    assert first.method["engine"]["plugins"] == entries
+    assert first.method["engine"]["same"]
 
 
 def test_the_profile_is_of_the_largest_load():
@@ -231,8 +246,12 @@ def test_a_decode_step_is_what_a_longer_run_adds(monkeypatch):
     config = types.SimpleNamespace(model_config=types.SimpleNamespace(get_vocab_size=lambda: 99))
     llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config))
     monkeypatch.setattr(vllm_worker, "kernel_times", lambda llm, prompts, tokens: runs[tokens])
+    seconds = {1: (0.5, 2), 33: (0.52, 66)}
+    monkeypatch.setattr(vllm_worker, "generate", lambda llm, prompts, tokens: seconds[tokens])
     load = {"input_tokens": 3, "output_tokens": 4, "requests": 2}
     found = vllm_worker.profiled(llm, load, 0)
+    assert found["wall_us"] == pytest.approx({"prefill": 5e5, "decode_step": 625})
+    assert found["gpu_us"] == {"prefill": 100, "decode_step": 50}
     assert found["prefill"] == [{"kernel": "gemm", "calls": 4, "us": 100.0}]
     assert found["decode_step"] == [
         {"kernel": "decode", "calls": 1, "us": 30.0},

@@ -11,9 +11,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from comet import hints
+from comet import __version__, hints
 from comet.errors import UserError
-from comet.files import write_json
+from comet.files import write_json, write_text
 from comet.speed.backends import Unavailable
 from comet.speed.serving.cases import MOST, ServingJob
 from comet.speed.serving.models import write_model_folder
@@ -87,7 +87,9 @@ def serve_with_vllm(
         write_json(request, worker_request(job, Path(scratch), seed, repeats, profile, total_gb))
         command = [python, str(WORKER), str(request), str(response)]
         seconds = START_SECONDS + SECONDS_A_LOAD * len(job.loads)
-        said = _run(command, seconds, python, Path(scratch, "worker.log"))
+        if ENGINES[job.engine][2]:
+            _announce_plugin(Path(scratch))
+        said = _run(command, seconds, python, Path(scratch))
         return read_response(response, job, said)
 
 
@@ -122,10 +124,26 @@ def worker_request(
     }
 
 
-def surroundings(cache: Path) -> dict[str, str]:
-    """The worker's environment; what any engine has compiled at its start is kept in ``cache``."""
+def _announce_plugin(folder: Path) -> None:
+    """The entry point of comet in ``folder``, for processes that vLLM starts: comet need not be
+    installed where vLLM is."""
+    described = folder / f"comet_plugin-{__version__}.dist-info"
+    described.mkdir()
+    write_text(described / "METADATA", f"Name: comet-plugin\nVersion: {__version__}\n")
+    entry = "[vllm.general_plugins]\ncomet = comet.integrations.vllm:register\n"
+    write_text(described / "entry_points.txt", entry)
+
+
+def surroundings(cache: Path, folder: Path) -> dict[str, str]:
+    """The worker's environment.
+
+    Args:
+        cache: what any engine has compiled at its start is kept there.
+        folder: searched for packages first.
+    """
     found = STARTING | {"TRITON_CACHE_DIR": str(cache / "triton")} | dict(os.environ)
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), found.get("PYTHONPATH"))))
+    paths = str(folder), str(REPOSITORY), found.get("PYTHONPATH")
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if found.pop("PYTHONDONTWRITEBYTECODE", None):
         # Kept out of the packages' folders then, but not compiled again by each engine.
         found.setdefault("PYTHONPYCACHEPREFIX", str(cache / "python"))
@@ -138,12 +156,13 @@ def cache_folder() -> Path:
     return Path(base, "comet", "serving")
 
 
-def _run(command: list[str], seconds: int, python: str, log: Path) -> str:
+def _run(command: list[str], seconds: int, python: str, folder: Path) -> str:
     """Start the worker; how it ended. It ends with this program, however that ends."""
+    log, environment = folder / "worker.log", surroundings(cache_folder(), folder)
     try:
         with log.open("w") as said:
             code = subprocess.run(
-                command, stdout=said, stderr=said, timeout=seconds, env=surroundings(cache_folder())
+                command, stdout=said, stderr=said, timeout=seconds, env=environment
             ).returncode
     except subprocess.TimeoutExpired:
         code = f"no answer in {seconds} s"

@@ -8,7 +8,8 @@ killed keeps what it has measured.
 REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
 repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
 RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``,
-and with ``profile`` ``kernels: {load, prefill, decode_step}``, GPU microseconds by kernel.
+and with ``profile`` ``kernels: {load, wall_us, gpu_us, prefill, decode_step}``: the last two list
+GPU microseconds by kernel, the largest first.
 """
 
 import json
@@ -24,6 +25,7 @@ WARM_UP_TOKENS = 8
 WARM_UP_REQUESTS = 32
 PROFILED_STEPS = 32
 KERNELS_SHOWN = 40
+PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
 def main(request_path: str, response_path: str) -> None:
@@ -31,8 +33,10 @@ def main(request_path: str, response_path: str) -> None:
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     if request["format"] != FORMAT:
         raise SystemExit(f"request has format {request['format']}; this script knows {FORMAT}")
-    # One process: the engine's configuration can be read, and comet needs no entry point.
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # One process, in which kernels can be profiled, unless the environment wants another.
+    if request.get("profile"):
+        os.environ[PROCESSES] = "0"
+    os.environ.setdefault(PROCESSES, "0")
     import torch
     from vllm import LLM
 
@@ -101,6 +105,7 @@ def engine_facts(llm) -> dict:
         "max_num_seqs": config.scheduler_config.max_num_seqs,
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
         "dtype": str(model.dtype),
+        "own_process": os.environ[PROCESSES] == "1",
     }
 
 
@@ -163,21 +168,30 @@ def profiled(llm, load: dict, seed: int) -> dict:
     """GPU time by kernel of the prefill and of one decode step of a load, largest first.
 
     One run ends with the first token; a longer one makes ``PROFILED_STEPS`` more. What it takes
-    longer is decoding.
+    longer is decoding. Each is run without the profiler too: where the wall clock shows more than
+    the kernels together, the GPU waits.
     """
     prompts = requests_of(llm, load)
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
-    short, long = (
-        kernel_times(llm, prompts_of(prompts, load["input_tokens"], vocabulary, seed + n), tokens)
-        for n, tokens in ((98, 1), (99, 1 + PROFILED_STEPS))
-    )
+    lengths = 1, 1 + PROFILED_STEPS
+    drawn = [
+        prompts_of(prompts, load["input_tokens"], vocabulary, seed + n) for n in range(96, 100)
+    ]
+    seconds = [generate(llm, *given)[0] for given in zip(drawn[:2], lengths, strict=True)]
+    short, long = (kernel_times(llm, *given) for given in zip(drawn[2:], lengths, strict=True))
     step = {
         name: [
             (value - short.get(name, (0, 0))[i]) / PROFILED_STEPS for i, value in enumerate(both)
         ]
         for name, both in long.items()
     }
-    return {"load": load, "prefill": _rows(short), "decode_step": _rows(step)}
+    wall = {
+        "prefill": seconds[0] * 1e6,
+        "decode_step": (seconds[1] - seconds[0]) * 1e6 / PROFILED_STEPS,
+    }
+    gpu = {"prefill": _total(short), "decode_step": _total(step)}
+    rows = {"prefill": _rows(short), "decode_step": _rows(step)}
+    return {"load": load, "wall_us": wall, "gpu_us": gpu} | rows
 
 
 def kernel_times(llm, prompts: list[dict], output_tokens: int) -> dict[str, tuple[float, float]]:
@@ -189,6 +203,10 @@ def kernel_times(llm, prompts: list[dict], output_tokens: int) -> dict[str, tupl
         generate(llm, prompts, output_tokens)
         torch.cuda.synchronize()
     return {row.key: (row.count, row.device_time_total) for row in recorded.key_averages()}
+
+
+def _total(times: dict) -> float:
+    return sum(us for _, us in times.values())
 
 
 def _rows(times: dict) -> list[dict]:
