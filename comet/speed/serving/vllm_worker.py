@@ -26,6 +26,13 @@ WARM_UP_REQUESTS = 32
 PROFILED_STEPS = 32
 KERNELS_SHOWN = 40
 PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
+# That change how an engine runs.
+VARIABLES = (
+    PROCESSES,
+    "VLLM_USE_AOT_COMPILE",
+    "VLLM_USE_V2_MODEL_RUNNER",
+    "COMET_VLLM_FUSION",
+)
 
 
 def main(request_path: str, response_path: str) -> None:
@@ -105,7 +112,7 @@ def engine_facts(llm) -> dict:
         "max_num_seqs": config.scheduler_config.max_num_seqs,
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
         "dtype": str(model.dtype),
-        "own_process": os.environ[PROCESSES] == "1",
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
     }
 
 
