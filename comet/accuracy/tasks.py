@@ -11,11 +11,15 @@ from comet.accuracy.rows import row_named
 from comet.data.stock_tasks import harness_installed, load_task
 from comet.data.tasks import TASKS, about_rows
 from comet.errors import UserError
+from comet.files import read_json_lines
 from comet.measurements import Measurement, environment, provenance, skipped
 from comet.models.folder import ModelFolder
 from comet.speed.gpu_environment import device_environment
 
 HARNESS_PACKAGES = ("torch", "transformers", "numpy", "lm_eval", "datasets")
+# Of all rows of a batch, each taken as long as the longest: a quarter as many tokens, whose logits
+# lm-eval holds three times, are some 10 GB at the 49,152 words of SmolLM2.
+CHARACTERS_AT_ONCE = 65536
 NO_HARNESS = "zero-shot tasks need the package lm_eval; install requirements.txt"
 
 
@@ -30,7 +34,8 @@ class TaskEvaluation:
         task: one of ``comet.data.tasks.TASKS``.
         rows: the task's prepared rows.
         limit: how many rows from the first; None for all.
-        batch_size: sequences at once; fixed, because another one may round differently.
+        batch_size: sequences at once, fewer where a task has long ones (``sequences_at_once``);
+            fixed, because another one may round differently.
         checkpoint: quantized model, for rows that need one.
         device: torch device.
         dtype: type of the 16-bit parts.
@@ -96,8 +101,9 @@ def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[M
     about = about_rows(evaluation.rows)
     model = build_model(evaluation, row)
     tokenizer = ModelFolder(evaluation.model_folder).tokenizer()
+    batch_size = sequences_at_once(evaluation.rows, evaluation.batch_size)
     scores = score_task(
-        model, tokenizer, evaluation.task, evaluation.rows, evaluation.limit, evaluation.batch_size
+        model, tokenizer, evaluation.task, evaluation.rows, evaluation.limit, batch_size
     )
     return [
         Measurement(
@@ -114,7 +120,7 @@ def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[M
                 "row": row.label,
                 "stderr": score.stderr,
                 "items": score.items,
-                "batch_size": evaluation.batch_size,
+                "batch_size": batch_size,
                 "task_version": score.version,
                 "rows": about,
             },
@@ -123,6 +129,21 @@ def evaluate_task(evaluation: TaskEvaluation, config: dict, seed: int) -> list[M
         )
         for score in scores
     ]
+
+
+def sequences_at_once(rows: Path, most: int) -> int:
+    """At most ``most``, and so few that a batch of the longest rows stays small in memory."""
+    longest = max((_characters(row) for row in read_json_lines(rows)), default=0)
+    return max(1, min(most, CHARACTERS_AT_ONCE // max(1, longest)))
+
+
+def _characters(part: object) -> int:
+    """Characters of a row: its texts together, of a list of choices the longest."""
+    if isinstance(part, dict):
+        return sum(map(_characters, part.values()))
+    if isinstance(part, list):
+        return max(map(_characters, part), default=0)
+    return len(part) if isinstance(part, str) else 0
 
 
 def score_task(

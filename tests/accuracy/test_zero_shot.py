@@ -10,7 +10,7 @@ import torch
 from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 from transformers import AutoTokenizer
 
-from comet.accuracy.tasks import TaskEvaluation, evaluate_task, score_task
+from comet.accuracy.tasks import TaskEvaluation, evaluate_task, score_task, sequences_at_once
 from comet.data.stock_tasks import _stock_file
 from comet.data.tasks import TASKS, prepare_task
 from comet.errors import UserError
@@ -20,6 +20,17 @@ from comet.models.folder import ModelFolder
 
 lm_eval = pytest.importorskip("lm_eval")
 ROWS = 6
+
+
+def test_long_rows_are_scored_in_smaller_batches(tmp_path):
+    rows = [
+        {"question": "a" * 5500, "choices": {"text": ["b" * 1000, "c" * 500]}},
+        {"question": ""},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert sequences_at_once(path, 64) == 65536 // 6500
+    assert sequences_at_once(path, 8) == 8
 
 
 def words(draw: random.Random, count: int) -> str:
