@@ -299,6 +299,14 @@ def test_the_manual_and_the_table_of_costs_agree():
             assert costs.manual_row(cost) in manual, "config/README.md and comet/doctor/costs.csv"
 
 
+def test_the_readme_and_the_table_of_costs_agree():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    times = dict(re.findall(r"^\| `snakemake --cores all(.*?)` \|.*\| (.*?) \|$", readme, re.M))
+    for command, configs in (("", []), (" smoke --configfile config/smoke.yaml", ["smoke.yaml"])):
+        minutes = costs.cost_of("all", configs).minutes
+        assert f"{minutes:g} minutes" in times[command], "README.md and comet/doctor/costs.csv"
+
+
 def test_the_doctor_knows_every_target():
     from comet.doctor.targets import MAKES
 
