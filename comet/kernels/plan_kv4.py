@@ -23,6 +23,7 @@ BLOCK_RESERVE = 1024  # that the system takes of each thread block
 BARRIER_BYTES = 8  # beside each page under way
 WORDS_BYTES = 13 * 4  # of a thread block
 MAX_STAGES = 8
+NEAR = 2  # between the table's lengths and batches, which are powers of four
 LEAST_FILL = 0.8  # share of the thread blocks that could run, worth giving up for even parts
 
 
@@ -102,6 +103,20 @@ def thread_blocks(slots: int, items: int) -> int:
     return slots
 
 
+def _measured(key: tuple[int, int, int, int]) -> tuple[int, int, int] | None:
+    """The table's entry nearest to a key, at most ``NEAR`` powers of two away.
+
+    Of equally near ones the one with fewer pages: a batch has at most as many as its key says.
+    """
+    near = [
+        (abs(found[2] - key[2]) + abs(found[3] - key[3]), *found[2:], plan)
+        for found, plan in TABLE.items()
+        if found[:2] == key[:2]
+    ]
+    distance, *_, plan = min(near, default=(NEAR + 1, None))
+    return plan if distance <= NEAR else None
+
+
 def plan_of(
     batch: int, kv_heads: int, head_dim: int, max_pages: int, device, group: int = 8
 ) -> Plan:
@@ -117,7 +132,7 @@ def choose(batch: int, kv_heads: int, group: int, head_dim: int, max_pages: int,
     Few pages: wide thread blocks, one an SM, so that little is merged through memory. Many: narrow
     ones, which need not wait for each other where a sequence ends.
     """
-    measured = TABLE.get(key_of(batch, kv_heads, group, head_dim, max_pages))
+    measured = _measured(key_of(batch, kv_heads, group, head_dim, max_pages))
     if measured and gpu.fits(*measured, head_dim, group):
         warps, stages, per_sm = measured
         return Plan(warps, stages, thread_blocks(per_sm * gpu.sms, batch * kv_heads))

@@ -6,7 +6,7 @@ import torch
 from kv4_inputs import clone, empty_state, filled_state, random_tokens, relative_error, starts_of
 
 from comet.errors import UserError
-from comet.kernels import kv4
+from comet.kernels import kv4, plan_kv4
 from comet.kernels.kv4_cache import PagedKV4Cache
 from comet.kernels.kv4_reference import KV4Cache, kv4_attention
 from comet.kernels.plan_kv4 import Gpu, choose, thread_blocks
@@ -219,6 +219,15 @@ def test_a_plan_fits_the_gpu():
                 assert gpu.fits(plan.warps, plan.stages, per_sm, dim, group)
                 assert plan.warps * per_sm * plan.stages >= 8
     assert choose(1, 8, 4, 128, 16, Gpu(80, 100 * 1024, 99 * 1024)).blocks == 80
+
+
+def test_shapes_between_those_of_the_table_take_the_nearest_plan(monkeypatch):
+    table = {(128, 1, 15, 4): (3, 2, 4), (128, 1, 17, 6): (4, 3, 2), (64, 1, 16, 5): (2, 6, 2)}
+    monkeypatch.setattr(plan_kv4, "TABLE", table)
+    found = plan_kv4._measured
+    assert found((128, 1, 15, 4)) == found((128, 1, 16, 5)) == found((128, 1, 13, 4)) == (3, 2, 4)
+    assert found((128, 1, 17, 5)) == (4, 3, 2)
+    assert found((128, 1, 12, 4)) is found((128, 2, 15, 4)) is None
 
 
 @pytest.mark.parametrize(
