@@ -50,6 +50,23 @@ def filled_state(
     return state, keys, values
 
 
+def attention_sink(growth: float) -> tuple[torch.Tensor, CacheState]:
+    """Query [1, 2, 64] and bf16 cache of a first token of nearly all the weight and a value of 0:
+    small probabilities, times small scales, make the result. Values from token 128 on are
+    ``growth`` times as large."""
+    state = empty_state([300], 64, 1, torch.bfloat16)
+    query, keys, values = (
+        random_tokens(tokens, heads, 64, torch.bfloat16, seed, 1.0) / divisor
+        for tokens, heads, seed, divisor in ((1, 2, 3, 1), (300, 1, 1, 10), (300, 1, 2, 100))
+    )
+    first = query[0, 0].float()
+    keys[0, 0] = 96 * first / first.square().sum()  # a score of 12
+    values[0] = 0
+    values[128:] *= growth
+    kv4_paged.append(keys, values, *state, starts_of([300]))
+    return query, state
+
+
 def clone(state: CacheState, device="cpu") -> CacheState:
     """A copy on a device."""
     return CacheState(*(tensor.clone().to(device) for tensor in state))

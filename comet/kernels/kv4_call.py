@@ -77,7 +77,7 @@ class Kv4UnpackArgs(ctypes.Structure):
 
 def partial_bytes(plan: Plan, group: int, head_dim: int) -> int:
     """Workspace of a decode launch: each thread block hands on at most two parts, each of them for
-    every query head of a KV head the fp32 sums of D channels, the maximum and the sum, in whole
+    every query head of a KV head the fp32 sums of D channels, an exponent and the sum, in whole
     16 bytes."""
     return 2 * plan.blocks * (group * head_dim + (group + 1) // 2 * 4) * 4
 

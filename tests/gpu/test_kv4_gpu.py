@@ -5,6 +5,7 @@ import pytest
 import torch
 from kv4_inputs import (
     assert_same_cache,
+    attention_sink,
     clone,
     empty_state,
     filled_state,
@@ -100,6 +101,11 @@ def test_outlier_channels_and_strided_queries():
     found = kv4.kv4_decode(rows.cuda()[:, 8:16], *clone(state, "cuda"))
     # Scores of a hundred: the scaled query must not be rounded to fp16.
     assert relative_error(found, expected) < TOLERANCE[BF16]
+
+
+@pytest.mark.parametrize("growth", [1.0, 3e4])
+def test_attention_sink(growth):
+    assert_decode(*attention_sink(growth))
 
 
 def test_error_against_unquantized_attention(record_property):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from kv4_inputs import (
     assert_same_cache,
+    attention_sink,
     clone,
     empty_state,
     filled_state,
@@ -117,6 +118,15 @@ def test_pages_of_every_kind_weigh_alike(emulated, dim, group):
     expected = kv4_paged.decode(query, *state, dim**-0.5, None)
     found = decode(emulated, query, state, Plan(4, 2, 3))
     assert relative_error(found, expected) < TOLERANCE[FP16]
+
+
+@pytest.mark.parametrize("growth", [1.0, 3e4])
+def test_attention_sink(emulated, growth):
+    """Later values may have large scales, which leave less room for small probabilities."""
+    query, state = attention_sink(growth)
+    expected = kv4_paged.decode(query, *state, 0.125, None)
+    for plan in (Plan(2, 2, 1), Plan(1, 2, 2)):
+        assert relative_error(decode(emulated, query, state, plan), expected) < TOLERANCE[BF16]
 
 
 def test_sequences_grow_over_page_ends(emulated):

@@ -133,7 +133,7 @@ class Decoder {
           const auto* of_head = reinterpret_cast<const float2*>(from + p_.group * I::kDim);
           const float2 head = of_head[at / (I::kDim / 4)];
           others[i].values = reinterpret_cast<const float4*>(from)[at];
-          others[i].maximum = head.x;
+          others[i].exponent = head.x;
           others[i].total = head.y;
         }
 #pragma unroll
@@ -146,7 +146,7 @@ class Decoder {
       reinterpret_cast<float4*>(part)[at] = sum.values;
       if (at % (I::kDim / 4) == 0) {
         reinterpret_cast<float2*>(part + p_.group * I::kDim)[at / (I::kDim / 4)] =
-            make_float2(sum.maximum, sum.total);
+            make_float2(sum.exponent, sum.total);
       }
     }
     if (!whole) deliver(item);

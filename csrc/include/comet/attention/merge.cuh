@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts together what warps, and then thread blocks, computed of one sequence and KV head.
 //
-// Each part is an unnormalized sum of values with its maximum exponent and its sum of
+// Each part is an unnormalized sum of values with the exponent it is relative to and its sum of
 // probabilities. Parts are always added in the same order, so that a rerun gives the same bits.
 #pragma once
 
@@ -12,21 +12,21 @@ namespace comet::kv4 {
 // Four channels of one query head.
 struct Sum {
   float4 values = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  float maximum = -INFINITY;
+  float exponent = -INFINITY;
   float total = 0.0f;
 
   // Without a branch, so that the loads of several sums stand side by side.
   __device__ __forceinline__ void add(const Sum& other) {
-    const float next = fmaxf(maximum, other.maximum);
+    const float next = fmaxf(exponent, other.exponent);
     const float base = next == -INFINITY ? 0.0f : next;
-    const float a = exp2_approximate(maximum - base);
-    const float b = exp2_approximate(other.maximum - base);
+    const float a = exp2_approximate(exponent - base);
+    const float b = exp2_approximate(other.exponent - base);
     values.x = values.x * a + other.values.x * b;
     values.y = values.y * a + other.values.y * b;
     values.z = values.z * a + other.values.z * b;
     values.w = values.w * a + other.values.w * b;
     total = total * a + other.total * b;
-    maximum = next;
+    exponent = next;
   }
 
   // Adds the sum of the lane whose number differs by `lanes`; both get the same bits.
@@ -34,7 +34,7 @@ struct Sum {
     Sum other;
     other.values = make_float4(shuffle_xor(values.x, lanes), shuffle_xor(values.y, lanes),
                                shuffle_xor(values.z, lanes), shuffle_xor(values.w, lanes));
-    other.maximum = shuffle_xor(maximum, lanes);
+    other.exponent = shuffle_xor(exponent, lanes);
     other.total = shuffle_xor(total, lanes);
     if (second) {
       Sum first = other;
@@ -46,7 +46,7 @@ struct Sum {
   }
 };
 
-// Size of a part: [group][D] values, then [group] pairs (maximum, total), in whole 16 bytes.
+// Size of a part: [group][D] values, then [group] pairs (exponent, total), in whole 16 bytes.
 template <class I>
 __device__ __forceinline__ int part_floats(int group) {
   return group * I::kDim + (group + 1) / 2 * 4;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_part(const State<I>& state, float* part, i
       }
       if (row == 0) {
         auto* of_head = reinterpret_cast<float2*>(part + group * I::kDim) + head;
-        *of_head = make_float2(state.maximum[n][e], state.sums[n][e]);
+        *of_head = make_float2(state.base[n][e], state.sums[n][e]);
       }
     }
   }
@@ -121,7 +121,7 @@ __device__ __forceinline__ void merge_blocks(const DecodeParams& p, const Item& 
         const auto* of_head = reinterpret_cast<const float2*>(part + p.group * I::kDim);
         const float2 head = load_shared_result(of_head + quad / (I::kDim / 4));
         others[i].values = load_shared_result(reinterpret_cast<const float4*>(part) + quad);
-        others[i].maximum = other <= last ? head.x : -INFINITY;
+        others[i].exponent = other <= last ? head.x : -INFINITY;
         others[i].total = head.y;
       }
 #pragma unroll

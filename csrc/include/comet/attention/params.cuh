@@ -23,7 +23,7 @@ struct DecodeParams {
   const int* slots;
   const uint8_t* query;  // [batch][heads][D], 16 bit
   uint8_t* out;
-  float* partials;  // for each thread block and part: [group][D] sums, then [group] (maximum, sum)
+  float* partials;  // for each thread block and part: [group][D] sums, then [group] (exponent, sum)
   int* counters;    // one a sequence and KV head: thread blocks that have delivered their part
   int64_t table_stride;
   int64_t query_stride;  // elements
@@ -43,7 +43,7 @@ struct Instance {
   static constexpr int kGroup = 8 * kHeadTiles;  // most query heads a KV head
   static constexpr int kWarps = kHeadTiles == 1 ? kMaxWarps : 8;
   static constexpr int kTailBytes = kPage * kDim * 2;
-  // Where a stage's page was, a warp hands its sums on: [group][D] and [group] (maximum, sum).
+  // Where a stage's page was, a warp hands its sums on: [group][D] and [group] (exponent, sum).
   static_assert(kGroup * (kDim + 2) * 4 <= P::kBytes);
 };
 

@@ -4,6 +4,11 @@
 // Values are v = code * s[token] + z[token]: the token scales are multiplied into the
 // probabilities, and sum p * z is one number a head, as is sum p; one product with rows of ones and
 // of z gives both. Query heads are columns throughout.
+//
+// Probabilities are fp16 and taken relative to a power of two of each head that lies below the
+// largest: one token may have nearly all of the weight and a value near zero (an attention sink),
+// and the result is then made of probabilities of 2^-20, times scales of 2^-10. Because the largest
+// may also grow for a while, sums are rarely rescaled.
 #pragma once
 
 #include "comet/attention/scores.cuh"
@@ -18,22 +23,21 @@ struct State {
   // them.
   float values[I::kHeadTiles][P::kValueTiles][4] = {};
   float sums[I::kHeadTiles][4] = {};  // elements 0, 1: sum p; 2, 3: sum p * z
-  float maximum[I::kHeadTiles][2];    // of the exponents so far
+  float base[I::kHeadTiles][2];       // exponent of the probability that counts as one
 
   __device__ __forceinline__ State() {
 #pragma unroll
-    for (int n = 0; n < I::kHeadTiles; ++n) maximum[n][0] = maximum[n][1] = -INFINITY;
+    for (int n = 0; n < I::kHeadTiles; ++n) base[n][0] = base[n][1] = -INFINITY;
   }
 
   // Adds a page; only the first `tokens` of its values are looked at.
   __device__ __forceinline__ void add(const Scores<I>& scores, const uint8_t* page, int tokens,
                                       int lane) {
-    raise_maximum(scores);
+    raise_base(scores, has_large_scale(page, tokens, lane));
     uint32_t p[I::kHeadTiles][kTokenTiles][2];
 #pragma unroll
     for (int n = 0; n < I::kHeadTiles; ++n) {
-      const float offset[2] = {scores.offset[n][0] - maximum[n][0],
-                               scores.offset[n][1] - maximum[n][1]};
+      const float offset[2] = {scores.offset[n][0] - base[n][0], scores.offset[n][1] - base[n][1]};
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
         const float (&s)[4] = scores.sums[n][tile];
@@ -59,8 +63,35 @@ struct State {
   }
 
  private:
-  __device__ __forceinline__ void raise_maximum(const Scores<I>& scores) {
-    float next[I::kHeadTiles][2];
+  // Exponents of the largest probability: what it gets, and what it may grow to. Times a scale
+  // below 2 it stays finite.
+  static constexpr float kRaised = 10.0f, kLargest = 14.0f;
+
+  // Scales or zeros of two tokens, those of tile `tile` from its place 2 t + 8 half on.
+  static __device__ __forceinline__ uint32_t of_tokens(const uint4* words, int tile, int half,
+                                                       int tokens, int lane) {
+    const uint32_t word = word_of(words[tile / 2], tile % 2 * 2 + half);
+    if (tokens == kPage) return word;
+    // What was never written may be NaN, which no probability of zero takes away.
+    const int rest = tokens - (16 * (lane % 4) + 4 * tile + 2 * half);
+    return rest >= 2 ? word : rest == 1 ? word & 0xffffu : 0u;
+  }
+
+  // Whether the scale of any value is 2 or more.
+  static __device__ __forceinline__ bool has_large_scale(const uint8_t* page, int tokens,
+                                                         int lane) {
+    const auto* scale = reinterpret_cast<const uint4*>(page + P::kValueScale) + lane % 4 * 2;
+    uint32_t bits = 0;
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+      bits |= of_tokens(scale, tile, 0, tokens, lane) | of_tokens(scale, tile, 1, tokens, lane);
+    }
+    return any_lane((bits & 0x40004000u) != 0);
+  }
+
+  __device__ __forceinline__ void raise_base(const Scores<I>& scores, bool large_scale) {
+    const float most = large_scale ? 0.0f : kLargest, after = large_scale ? 0.0f : kRaised;
+    float largest[I::kHeadTiles][2];
     bool raised = false;
 #pragma unroll
     for (int n = 0; n < I::kHeadTiles; ++n) {
@@ -72,26 +103,29 @@ struct State {
           low = fmaxf(low, scores.sums[n][tile][e]);
           high = fmaxf(high, scores.sums[n][tile][2 + e]);
         }
-        float largest = fmaxf(low * scores.factor[n][e], high * scores.factor8[n][e]);
-        largest = fmaxf(largest, shuffle_xor(largest, 4));
-        largest = fmaxf(largest, shuffle_xor(largest, 8));
-        largest = fmaxf(largest, shuffle_xor(largest, 16));
-        next[n][e] = fmaxf(maximum[n][e], largest + scores.offset[n][e]);
-        raised |= next[n][e] > maximum[n][e];
+        float of_page = fmaxf(low * scores.factor[n][e], high * scores.factor8[n][e]);
+        of_page = fmaxf(of_page, shuffle_xor(of_page, 4));
+        of_page = fmaxf(of_page, shuffle_xor(of_page, 8));
+        of_page = fmaxf(of_page, shuffle_xor(of_page, 16));
+        largest[n][e] = of_page + scores.offset[n][e];
+        raised |= largest[n][e] > base[n][e] + most;
       }
     }
     if (!any_lane(raised)) return;
 #pragma unroll
     for (int n = 0; n < I::kHeadTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float shrink = exp2_approximate(maximum[n][i % 2] - next[n][i % 2]);
-        sums[n][i] *= shrink;
+      for (int e = 0; e < 2; ++e) {
+        const float next = fmaxf(base[n][e], largest[n][e] - after);
+        const float shrink = exp2_approximate(base[n][e] - next);
+        base[n][e] = next;
 #pragma unroll
-        for (int tile = 0; tile < P::kValueTiles; ++tile) values[n][tile][i] *= shrink;
+        for (int i = e; i < 4; i += 2) {
+          sums[n][i] *= shrink;
+#pragma unroll
+          for (int tile = 0; tile < P::kValueTiles; ++tile) values[n][tile][i] *= shrink;
+        }
       }
-      maximum[n][0] = next[n][0];
-      maximum[n][1] = next[n][1];
     }
   }
 
@@ -105,15 +139,8 @@ struct State {
       uint32_t s[2], z[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        s[half] = word_of(scale[tile / 2], tile % 2 * 2 + half);
-        z[half] = word_of(zero[tile / 2], tile % 2 * 2 + half);
-        if (tokens < kPage) {
-          // What was never written may be NaN, which no probability of zero takes away.
-          const int rest = tokens - (16 * (lane % 4) + 4 * tile + 2 * half);
-          const uint32_t written = rest >= 2 ? 0xffffffffu : rest == 1 ? 0x0000ffffu : 0u;
-          s[half] &= written;
-          z[half] &= written;
-        }
+        s[half] = of_tokens(scale, tile, half, tokens, lane);
+        z[half] = of_tokens(zero, tile, half, tokens, lane);
       }
       uint32_t b[I::kHeadTiles][2];
 #pragma unroll
