@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disk, memory and time of a target: what the manual says, and what earlier runs here took."""
+"""Disk, memory and time of a target as the manual has them."""
 
 import csv
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,24 +56,3 @@ def manual_row(cost: Cost) -> str:
     shown = ["" if size is None else f"{size:g} GB" for size in sizes]
     time = "" if cost.minutes is None else f"{cost.minutes:g} minutes, {cost.note}"
     return f"| `{cost.config}` | {cost.machine} | {' | '.join(shown)} | {time} |".replace("  ", " ")
-
-
-def minutes_of_earlier_runs(files: Iterable[Path], at_once: int) -> float | None:
-    """About how long jobs take that took what their benchmark files say; None if one is missing.
-
-    Args:
-        files: benchmark files that Snakemake wrote, one a job.
-        at_once: jobs that run side by side.
-    """
-    seconds = [_seconds(path) for path in files]
-    if not seconds or None in seconds:
-        return None
-    return max(sum(seconds) / at_once, max(seconds)) / 60
-
-
-def _seconds(path: Path) -> float | None:
-    try:
-        with open(path, newline="", encoding="utf-8") as stream:
-            return float(next(csv.DictReader(stream, delimiter="\t"))["s"])
-    except (OSError, StopIteration, KeyError, ValueError):
-        return None

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comet import hints
-from comet.doctor.costs import cost_of, minutes_of_earlier_runs
+from comet.doctor.costs import cost_of
+from comet.doctor.job_times import benchmark_files, gpu_minutes, minutes_of_earlier_runs
 from comet.doctor.model_memory import GB_OF_GIB
 from comet.doctor.problems import Problem, uses_gpu
-from comet.doctor.targets import Target, benchmark_files, gpu_minutes
+from comet.doctor.targets import Target
 from comet.speed.capability import slug
 
 LEAST_DISK_GB = 0.5

@@ -5,10 +5,9 @@ import csv
 from functools import cache
 
 from comet import hints
+from comet.config.shapes import SHAPES
 from comet.doctor.problems import Problem, uses_gpu
-from comet.measurements import REPOSITORY
 
-TABLE = REPOSITORY / "resources" / "paper" / "model_shapes.csv"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GB_OF_GIB = 2**30 / 1e9
 
@@ -42,7 +41,7 @@ def parameters() -> dict[str, int]:
     """Weights of the linears, the embedding and the head of each model of the table."""
     linears = ("derived_qkv", "derived_o", "derived_gate_up_fused", "derived_down")
     found = {}
-    with open(TABLE, newline="", encoding="utf-8") as stream:
+    with open(SHAPES, newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             layer = sum(int(row[f"{name}_n"]) * int(row[f"{name}_k"]) for name in linears)
             embedding = int(row["cfg_vocab"]) * int(row["cfg_hidden"])

@@ -90,7 +90,7 @@ def target_states(config: dict, problems: dict[str, Problem], sources: dict) -> 
 def asked_kinds(config: dict) -> list[str]:
     """Kinds of record that the configuration asks for."""
     cases = configuration.accuracy_cases(config).values()
-    asked = {"accuracy": bool(cases), "quantize": any(map(_by_fmpq, cases))}
+    asked = {"accuracy": bool(cases), "quantize": any(map(by_fmpq, cases))}
     for kind in KINDS:
         section = config.get(kind, {})
         if kind not in asked and isinstance(section, dict):
@@ -98,7 +98,8 @@ def asked_kinds(config: dict) -> list[str]:
     return [kind for kind in KINDS if asked[kind]]
 
 
-def _by_fmpq(case: dict) -> bool:
+def by_fmpq(case: dict) -> bool:
+    """Whether a case of ``accuracy_cases`` reads a checkpoint of FMPQ."""
     return case["checkpoint"] in configuration.FMPQ_CHECKPOINTS
 
 
@@ -187,7 +188,7 @@ def sources_of(kind: str, config: dict) -> list[str]:
         return [*models, f"text:{config['accuracy']['texts'][0]}"]
     cases = configuration.accuracy_cases(config).values()
     if kind == "quantize":
-        cases = list(filter(_by_fmpq, cases))
+        cases = list(filter(by_fmpq, cases))
     names = {f"model:{case['model']}": None for case in cases}
     if any(case["checkpoint"] for case in cases):
         names[calibration] = None
@@ -218,45 +219,3 @@ def target_problems(config: dict, facts: dict) -> dict[str, Problem]:
         what = f"memory needs {needed:g} GB of disk while it runs, {free:.1f} GB are free"
         found["target:memory"] = Problem(what, hints.DISK)
     return found
-
-
-def benchmark_files(target: Target, config: dict) -> list[str] | None:
-    """Names of the benchmark files of a target's jobs; None where some jobs have none."""
-    timed = {"accuracy", "quantize", "memory"}
-    if target.name == "inputs" or not target.kinds or not set(target.kinds) <= timed:
-        return None
-    cases, files = configuration.accuracy_cases(config), []
-    if "accuracy" in target.kinds:
-        files += [f"accuracy-{case}.tsv" for case in cases]
-    for case in cases.values():
-        if _by_fmpq(case):
-            files.append(f"quantize-{case['model']}-{case['checkpoint']}.tsv")
-        elif case["checkpoint"] and "accuracy" in target.kinds:
-            files.append(f"method-{case['model']}-{case['checkpoint']}.tsv")
-    if target.kinds == ["memory"]:
-        files = [f"memory-{model}.tsv" for model in config["memory"]["models"]]
-    return list(dict.fromkeys(files))
-
-
-def gpu_minutes(target: Target, config: dict) -> float | None:
-    """Estimated time of a target that only times kernels on a GPU, None for others."""
-    from comet.speed import attention_bench, bench
-    from comet.speed.attention_cases import attention_jobs
-    from comet.speed.cases import jobs_of
-
-    if not target.kinds or not set(target.kinds) <= {"gemm", "attention"}:
-        return None
-    seconds = 0.0
-    if "gemm" in target.kinds:
-        settings = config["gemm"]
-        batches = dict.fromkeys(settings["models"], settings["m"]) | settings.get("suites", {})
-        for name, m in batches.items():
-            own = name in ("modes", "ablations")
-            seconds += bench.estimated_seconds(
-                jobs_of(name, m, None if own else settings["backends"])
-            )
-    if "attention" in target.kinds:
-        for name in config["attention"]["models"]:
-            jobs = attention_jobs(name, config["attention"]["backends"])
-            seconds += attention_bench.estimated_seconds(jobs)
-    return seconds / 60
