@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods and rows on a GPU say what the processor says.
+
+A method is compared by the weights that it restores, which may differ by 10 % of their size: a sum
+in another order turns some codes, and GPTQ passes that on. A row is compared by its perplexity on
+one checkpoint.
+Where activations are 4 bits wide, one bit of rounding changes codes of every later layer; such rows
+are allowed 5 % of perplexity, all others 0.01 %.
+"""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import tiny_config, write_model, write_text, write_tokenizer
+from transformers import AutoModelForCausalLM
+
+from comet.accuracy.evaluate import Evaluation, evaluate_row
+from comet.accuracy.kv4_study import KV4Study, compare_variants
+from comet.accuracy.tasks import score_task
+from comet.fmpq.options import PLUS, FMPQOptions
+from comet.fmpq.pipeline import Calibration, quantize_model
+from comet.methods.pipeline import apply_method, load_method_model
+from comet.methods.registry import METHODS
+from comet.models.folder import ModelFolder
+
+pytestmark = pytest.mark.gpu
+ROUNDED, EXACT, TURNED = 0.05, 1e-4, 0.1
+CHECKPOINTS = {"natural": {}, "fmpq": {}, "fmpq-plus": PLUS}
+ROWS = {
+    "w16a16": (None, EXACT),
+    "w16a16-kv4": (None, ROUNDED),
+    "fmpq-w4a16": ("natural", EXACT),
+    "fmpq-w4a4": ("natural", ROUNDED),
+    "fmpq-w4axkv4": ("fmpq", ROUNDED),
+    "fmpq-plus-w4axkv4": ("fmpq-plus", ROUNDED),
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A model whose layers add little to the residual stream, as trained ones do."""
+    base = tmp_path_factory.mktemp("model")
+    sizes = {"hidden_size": 256, "intermediate_size": 640, "head_dim": 64}
+    write_model(base / "random", tiny_config("llama", **sizes))
+    model = AutoModelForCausalLM.from_pretrained(base / "random")
+    with torch.no_grad():
+        for name, parameter in model.model.layers.named_parameters():
+            parameter.fill_(1) if "norm" in name else parameter.mul_(0.1)
+    model.save_pretrained(base / "model")
+    write_tokenizer(base / "model")
+    write_text(base / "text.jsonl")
+    for name, options in CHECKPOINTS.items():
+        quantize(base, name, FMPQOptions(**options), base / name, "cpu")
+    return base
+
+
+def calibration(base):
+    return Calibration(base / "text.jsonl", "words", windows=8, context=64)
+
+
+def quantize(base, name, options, out, device):
+    folder = ModelFolder(base / "model")
+    quantize_model(folder, calibration(base), out, options, name, "m", {}, seed=0, device=device)
+
+
+def assert_close(expected, found, bound=TURNED):
+    for file in sorted(expected.glob("layer-*.safetensors")):
+        other = load_file(found / file.name)
+        for key, value in load_file(file).items():
+            difference = (other[key].double() - value.double()).norm()
+            assert difference <= bound * value.double().norm(), (file.name, key)
+
+
+def test_float32_stays_float32():
+    a, b = torch.randn(2, 512, 512, dtype=torch.float64, device="cuda")
+    exact = a @ b
+    assert ((a.float() @ b.float()) - exact).norm() < 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method(name, base, tmp_path):
+    folder = ModelFolder(base / "model")
+    for device in ("cpu", "cuda"):
+        apply_method(
+            name, METHODS[name], folder, calibration(base), tmp_path / device, device=device
+        )
+    assert_close(tmp_path / "cpu", tmp_path / "cuda")
+    ids = torch.arange(3, 63)[None]
+    with torch.no_grad():
+        logits = [
+            load_method_model(tmp_path / "cpu", folder, torch.float32, device)(ids.to(device))
+            .logits.cpu()
+            .log_softmax(-1)
+            for device in ("cpu", "cuda")
+        ]
+    assert (logits[0] - logits[1]).abs().mean() < ROUNDED
+
+
+def test_training_repeats(base, tmp_path):
+    name = "omniquant-w4a4"
+    for run in ("first", "second"):
+        apply_method(
+            name,
+            replace(METHODS[name], epochs=1),
+            ModelFolder(base / "model"),
+            calibration(base),
+            tmp_path / run,
+            device="cuda",
+        )
+    assert_close(tmp_path / "first", tmp_path / "second", bound=0)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_checkpoint(name, base, tmp_path):
+    quantize(base, name, FMPQOptions(**CHECKPOINTS[name]), tmp_path / "q", "cuda")
+    assert_close(base / name, tmp_path / "q")
+
+
+@pytest.mark.parametrize("backend", ROWS)
+def test_row(backend, base):
+    checkpoint, bound = ROWS[backend]
+    evaluation = Evaluation(
+        backend=backend,
+        model="m",
+        model_folder=base / "model",
+        dataset="words",
+        split="test",
+        text=base / "text.jsonl",
+        context=64,
+        windows="0-3",
+        checkpoint=base / checkpoint if checkpoint else None,
+        integer_windows=1,
+    )
+    (expected,) = evaluate_row(evaluation, {}, 0)
+    (found,) = evaluate_row(replace(evaluation, device="cuda"), {}, 0)
+    assert found.status == "ok", found.reason
+    assert abs(math.log(found.median / expected.median)) < bound
+    assert found.environment["device"] == torch.cuda.get_device_name()
+
+
+def test_kv_cache_study(base):
+    study = KV4Study("m", base / "model", "granularity", "words", base / "text.jsonl", 64, 256)
+    expected = compare_variants(study, {}, 0)
+    found = compare_variants(replace(study, device="cuda"), {}, 0)
+    for one, other in zip(expected, found, strict=True):
+        assert abs(math.log(other.median / one.median)) < ROUNDED, one.case["kv"]
+
+
+def test_task(base, tmp_path):
+    pytest.importorskip("lm_eval")
+    rows = tmp_path / "rows.jsonl"
+    choices = [
+        {"goal": f"g{n}", "sol1": f"a{n}", "sol2": f"b{7 * n}", "label": n % 2} for n in range(40)
+    ]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in choices), encoding="utf-8")
+    folder = ModelFolder(base / "model")
+    scores = []
+    for device, batch in (("cpu", 4), ("cuda", 16)):
+        model = folder.load(torch.float32, device)
+        scores.append(score_task(model, folder.tokenizer(), "piqa", rows, None, batch))
+    for one, other in zip(*scores, strict=True):
+        assert sum(a != b for a, b in zip(one.items, other.items, strict=True)) <= 1
