@@ -142,6 +142,11 @@ def test_what_is_not_known_keeps_separate_operators(plugin):
     assert isinstance(scaled.post_attention_layernorm, RMSNorm)
 
 
+def test_adapters_keep_separate_operators(plugin, monkeypatch):
+    monkeypatch.setattr(vllm.CONFIG, "lora_config", object(), raising=False)
+    assert isinstance(loaded(plugin).input_layernorm, RMSNorm)
+
+
 def test_another_loader_is_left_alone(plugin, monkeypatch):
     from vllm.model_executor.model_loader import base_loader
 

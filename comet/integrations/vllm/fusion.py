@@ -13,6 +13,7 @@ import os
 
 import torch
 from torch import Tensor, nn
+from vllm.config import get_current_vllm_config
 from vllm.logger import init_logger
 
 from comet.kernels.operands import ActivationOperand
@@ -131,6 +132,8 @@ def install() -> None:
         model: nn.Module, model_config, target_device: torch.device
     ) -> None:
         original(model, model_config, target_device)
+        if getattr(get_current_vllm_config(), "lora_config", None) is not None:
+            return  # adapters read the 16-bit input of a layer
         count = fuse(model)
         logger.info_once("FMPQ: quantization is fused with %d norms and activations", count)
 
