@@ -4,6 +4,7 @@
 import torch
 from torch import nn
 
+from comet.fmpq.shared_input import SharedInput
 from comet.formats.activations import ordered_activations, quantize_activations
 from comet.formats.blocks import natural_permutation
 from comet.formats.weights import PackedWeight
@@ -22,6 +23,9 @@ class W4AxLinear(nn.Module):
         act_zero_point: zero point on INT4 blocks.
         path: ``fake`` multiplies restored floating-point values, ``integer`` runs the exact
             integer reference of the kernel.
+
+    Attributes:
+        shared: set by ``load_checkpoint_model`` where linears read one input in one order.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class W4AxLinear(nn.Module):
         natural = natural_permutation(weight.layout)
         self.in_natural_order = torch.equal(weight.permutation.cpu(), natural)
         self.restored: torch.Tensor | None = None
+        self.shared = SharedInput(readers=1)
 
     @property
     def in_features(self) -> int:
@@ -56,8 +61,8 @@ class W4AxLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] to [..., N], same dtype."""
-        flat = x.reshape(-1, x.shape[-1])
-        y = self._integer(flat) if self.path == "integer" and self.act_scale else self._fake(flat)
+        integer = self.path == "integer" and self.act_scale
+        y = self._integer(x.reshape(-1, x.shape[-1])) if integer else self._fake(x)
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _quantize(self, x: torch.Tensor):
@@ -77,10 +82,14 @@ class W4AxLinear(nn.Module):
     def _fake(self, x: torch.Tensor) -> torch.Tensor:
         if self.restored is None:
             self.restored = self.packed.dequantize()
-        values = self._quantize(x).dequantize() if self.act_scale else self._ordered(x.float())
+        values = self.shared.rounded(x, self._rounded)
         return nn.functional.linear(
             values, self.restored, None if self.bias is None else self.bias.float()
         )
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        return self._quantize(flat).dequantize() if self.act_scale else self._ordered(flat.float())
 
     def _ordered(self, x: torch.Tensor) -> torch.Tensor:
         """Activations as the weights expect them, without quantization."""

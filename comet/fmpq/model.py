@@ -9,7 +9,9 @@ from transformers.initialization import no_init_weights
 
 from comet.errors import UserError
 from comet.fmpq.layer import W4AxLinear
+from comet.fmpq.shared_input import SharedInput
 from comet.formats.checkpoint import Checkpoint
+from comet.models.families import family_named
 
 
 def load_checkpoint_model(
@@ -40,6 +42,7 @@ def load_checkpoint_model(
     mode = checkpoint.options["act_scale"] if act_scale == "options" else act_scale
     for name in checkpoint.layers:
         _replace(model, name, checkpoint, mode, path, device)
+    _share_inputs(model)
     _load_plain(model, checkpoint, dtype)
     return model.to(device)
 
@@ -62,6 +65,16 @@ def _replace(
         path,
     )
     setattr(model.get_submodule(parent), leaf, layer)
+
+
+def _share_inputs(model: torch.nn.Module) -> None:
+    """Linears of one input are quantized with one permutation, so they round it alike."""
+    family = family_named(model.config.model_type, "the checkpoint")
+    for layer in family.layers_of(model):
+        for group in family.inputs:
+            shared = SharedInput(len(group.linears))
+            for name in group.linears:
+                layer.get_submodule(name).shared = shared
 
 
 def _load_plain(model: torch.nn.Module, checkpoint: Checkpoint, dtype: torch.dtype) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from comet.errors import UserError
+from comet.fmpq.shared_input import SharedInput
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,9 @@ class FakeLinear(nn.Module):
         bias: [N] or None.
         grid: how the transformed input is rounded.
         transforms: applied to the input one after another.
+
+    Attributes:
+        shared: set by ``share_input`` where linears read one input and round it alike.
     """
 
     def __init__(
@@ -167,6 +171,7 @@ class FakeLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.grid = grid
         self.transforms = nn.ModuleList(transforms)
+        self.shared = SharedInput(readers=1)
 
     @property
     def in_features(self) -> int:
@@ -180,9 +185,12 @@ class FakeLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] to [..., N], same dtype."""
+        return nn.functional.linear(self.shared.rounded(x, self._rounded), self.weight, self.bias)
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         for transform in self.transforms:
             x = transform.activations(x)
-        return nn.functional.linear(self.grid.restore(x), self.weight, self.bias)
+        return self.grid.restore(x)
 
     def description(self) -> dict:
         """What besides tensors makes this layer, as plain JSON types."""
@@ -217,6 +225,27 @@ class FakeLinear(nn.Module):
             ActivationGrid(**description["grid"]),
             tuple(transforms),
         )
+
+
+def share_input(linears: list[FakeLinear]) -> None:
+    """Let linears that read one input round it once, if they round it alike."""
+    first = linears[0]
+    for linear in linears[1:]:
+        if linear.grid != first.grid or not _same_tensors(linear.transforms, first.transforms):
+            return
+    shared = SharedInput(len(linears))
+    for linear in linears:
+        linear.shared = shared
+
+
+def _same_tensors(one: nn.Module, other: nn.Module) -> bool:
+    tensors, others = one.state_dict(), other.state_dict()
+    same = [type(part) for part in one] == [type(part) for part in other]
+    return (
+        same
+        and tensors.keys() == others.keys()
+        and all(torch.equal(value, others[key]) for key, value in tensors.items())
+    )
 
 
 def transformed_weight(weight: torch.Tensor, transforms: tuple[nn.Module, ...]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
 from comet.fmpq.pipeline import Calibration
-from comet.methods.linear import FakeLinear
+from comet.methods.linear import FakeLinear, share_input
 from comet.methods.method import Block, Method, watch_inputs
 from comet.models.families import Family
 from comet.models.folder import ModelFolder
@@ -159,6 +159,8 @@ def load_method_model(
     for index, linears in tqdm(layers.items(), desc="quantized layers", disable=None):
         read = _read_layer(quantized, index, linears, folder.family, dtype, device)
         replace_linears(decoder[int(index)], read)
+        for group in folder.family.inputs:
+            share_input([read[name] for name in group.linears])
     return model
 
 
