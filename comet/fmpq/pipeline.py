@@ -23,10 +23,11 @@ from comet.fmpq.weights import quantize_weight
 from comet.formats.blocks import PADDING, natural_permutation
 from comet.formats.checkpoint import CheckpointWriter
 from comet.formats.weights import PackedWeight
-from comet.measurements import Measurement, environment, provenance
+from comet.measurements import Measurement, provenance
 from comet.models.families import Family
 from comet.models.folder import ModelFolder
 from comet.models.stream import LayerStream
+from comet.speed.gpu_environment import device_environment
 
 SAMPLED_LAYERS = 3
 
@@ -117,7 +118,7 @@ def quantize_model(
             "context": calibration.context,
         },
     }
-    common = {"environment": environment(), "provenance": source}
+    common = {"environment": device_environment(device), "provenance": source}
     whole = run_records(
         meter,
         stream.largest_layer,
