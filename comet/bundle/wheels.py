@@ -109,8 +109,7 @@ def _build(source: Path, folder: Path) -> None:
 def _missing(folder: Path, known: set[str], target: Target) -> list[Requirement]:
     """What the wheels in ``folder`` need on the target and nobody has named yet."""
     missing = {}
-    extras: dict[str, set[str]] = {}
-    for requirement in _needs(folder, target, extras):
+    for requirement in _needs(folder, target):
         name = canonicalize_name(requirement.name)
         if name not in known:
             specifier = missing[name].specifier & requirement.specifier if name in missing else None
@@ -120,13 +119,14 @@ def _missing(folder: Path, known: set[str], target: Target) -> list[Requirement]
     return list(missing.values())
 
 
-def _needs(folder: Path, target: Target, extras: dict[str, set[str]]) -> list[Requirement]:
+def _needs(folder: Path, target: Target) -> list[Requirement]:
     """Requirements of every wheel, extras that other wheels ask for included."""
     declared = {}
     for wheel in folder.glob("*.whl"):
         name, _, _, _ = parse_wheel_filename(wheel.name)
         declared[str(name)] = _requirements(wheel)
     active: list[Requirement] = []
+    extras: dict[str, set[str]] = {}
     grown = True
     while grown:
         active = [
