@@ -134,12 +134,18 @@ def provenance(config: dict, seed: int, run_id: str | None = None) -> dict:
         "commit": commit,
         "dirty": dirty,
         "comet": __version__,
-        "command": " ".join(sys.argv),
+        "command": " ".join([_program(), *sys.argv[1:]]),
         "config": config,
         "seed": seed,
         "start": started,
         "run_id": run_id or hashlib.sha256(f"{started}{sys.argv}".encode()).hexdigest()[:12],
     }
+
+
+def _program() -> str:
+    """The program as a user calls it: records do not name a folder of the machine."""
+    name = Path(sys.argv[0]).name
+    return "comet" if name == "cli.py" else name
 
 
 def _git_state() -> tuple[str | None, bool | None]:

@@ -41,3 +41,9 @@ def test_a_copy_without_history_is_told_its_commit(tmp_path, monkeypatch, named,
         monkeypatch.setenv("COMET_COMMIT", named)
     found = measurements.provenance({}, 0)
     assert (found["commit"], found["dirty"]) == (commit, dirty)
+
+
+@pytest.mark.parametrize("program", ["/home/someone/bin/comet", "/home/someone/comet/cli.py"])
+def test_the_command_names_no_folder(program, monkeypatch):
+    monkeypatch.setattr(measurements.sys, "argv", [program, "bench", "gemm"])
+    assert measurements.provenance({}, 0)["command"] == "comet bench gemm"
