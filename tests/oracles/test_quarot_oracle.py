@@ -32,7 +32,9 @@ class Recorder:
 @pytest.fixture
 def rotated(monkeypatch):
     """What QuaRot rounds, by linear; the library draws no random signs, so none are drawn here."""
-    monkeypatch.setattr(quarot, "_stream_rotation", lambda size: (whole_rotation(size),))
+    monkeypatch.setattr(
+        quarot, "_stream_rotation", lambda size, device: (whole_rotation(size, device),)
+    )
     model, family = small_llama(), family_named("llama", "test")
     layer = model.model.layers[0]
     tokens = torch.arange(20)[None]
