@@ -73,6 +73,17 @@ def write_model(folder: Path, config: PreTrainedConfig, seed: int = 0, **save_op
     return folder
 
 
+def write_calm_model(folder: Path, config: PreTrainedConfig) -> Path:
+    """Save a model whose layers add little to the residual stream, as trained ones do: with the
+    large weights of ``write_model`` one changed bit moves the logits by a third."""
+    model = AutoModelForCausalLM.from_pretrained(write_model(folder, config))
+    with torch.no_grad():
+        for name, parameter in model.model.layers.named_parameters():
+            parameter.fill_(1) if "norm" in name else parameter.mul_(0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
 def write_tokenizer(folder: Path) -> None:
     """A byte-level tokenizer without merges: one id for each printable ASCII character."""
     pieces = ["<unk>", "\u0120", *map(chr, range(33, 127))]

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import tiny_config, write_model, write_text, write_tokenizer
+from tiny_models import tiny_config, write_calm_model, write_text, write_tokenizer
 from transformers import AutoModelForCausalLM
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
@@ -42,15 +42,9 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A model whose layers add little to the residual stream, as trained ones do."""
     base = tmp_path_factory.mktemp("model")
     sizes = {"hidden_size": 256, "intermediate_size": 640, "head_dim": 64}
-    write_model(base / "random", tiny_config("llama", **sizes))
-    model = AutoModelForCausalLM.from_pretrained(base / "random")
-    with torch.no_grad():
-        for name, parameter in model.model.layers.named_parameters():
-            parameter.fill_(1) if "norm" in name else parameter.mul_(0.1)
-    model.save_pretrained(base / "model")
+    write_calm_model(base / "model", tiny_config("llama", **sizes))
     write_tokenizer(base / "model")
     write_text(base / "text.jsonl")
     for name, options in CHECKPOINTS.items():

@@ -11,7 +11,7 @@ that.
 
 import pytest
 import torch
-from tiny_models import VOCAB, tiny_config, write_model, write_text, write_tokenizer
+from tiny_models import VOCAB, tiny_config, write_calm_model, write_text, write_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from comet.files import read_json_lines
@@ -24,16 +24,9 @@ DEVICE = "cuda"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A quantized model whose layers add little to the residual stream, as trained ones do: with
-    large random weights one changed bit would move the logits by a third."""
     base = tmp_path_factory.mktemp("model")
     sizes = {"hidden_size": 256, "intermediate_size": 640, "head_dim": 64}
-    write_model(base / "random", tiny_config("llama", **sizes))
-    model = AutoModelForCausalLM.from_pretrained(base / "random")
-    with torch.no_grad():
-        for name, parameter in model.model.layers.named_parameters():
-            parameter.fill_(1) if "norm" in name else parameter.mul_(0.1)
-    model.save_pretrained(base / "model")
+    write_calm_model(base / "model", tiny_config("llama", **sizes))
     write_tokenizer(base / "model")
     texts = [row["text"] for row in read_json_lines(write_text(base / "text.jsonl"))]
     tokenizer = AutoTokenizer.from_pretrained(base / "model")
