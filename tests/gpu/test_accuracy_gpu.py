@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_models import tiny_config, write_calm_model, write_text, write_tokenizer
-from transformers import AutoModelForCausalLM
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.accuracy.kv4_study import KV4Study, compare_variants
