@@ -12,6 +12,8 @@ from comet.kernels.w4ax_call import instances
 
 pytestmark = pytest.mark.build
 KERNEL = re.compile(r"w4ax_kernelINS0_8InstanceILi(\d+)ELi(\d+)ELi(\d+)E.*ELi\d+ELi(\d+)EEEEEv")
+# An instruction and the high half of its encoding, which stands on the line below.
+INSTRUCTION = re.compile(r"\*/ +([^;\n]+;) +/\* 0x[0-9a-f]+ \*/\n +/\* 0x([0-9a-f]+) \*/")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,26 @@ def test_main_loop_unpacks_with_five_operations_a_word(machine_code):
 def _between_products(code: str) -> str:
     """From the first to the last wgmma: the main loop, without the epilogue."""
     return code[code.index("IGMMA") : code.rindex("IGMMA")]
+
+
+def test_remote_loads_have_arrived_when_a_block_says_so(machine_code):
+    """A peer may end after the second arrival; its fence says nothing of loads from its memory.
+
+    A load sets a scoreboard (bits 110-112 of its 128) until its value has come; instructions wait
+    for scoreboards by a mask (bits 116-121).
+    """
+    arrivals = 0
+    for name, code in machine_code.items():
+        waiting = set()
+        for text, high in INSTRUCTION.findall(code):
+            control = int(high, 16) >> 41
+            waiting -= {board for board in range(6) if control >> (11 + board) & 1}
+            if "UCGABAR_ARV" in text:
+                arrivals += 1
+                assert not waiting, name
+            elif "LD.E.128" in text:
+                waiting.add(control >> 5 & 7)
+    assert arrivals > 0
 
 
 def test_nothing_spills_and_bulk_copies_feed_the_kernel(built_library, machine_code):

@@ -85,6 +85,21 @@ class Epilogue {
     finish_chunk<kTwoClasses>(place, sum4, sum8);
   }
 
+  // Finishes the chunks first, first + kStep, .. of a consumer thread of an instance with one row.
+  template <bool kTwoClasses, int kStep, class Sums4, class Sums8>
+  __device__ __forceinline__ void finish_every(unsigned consumer, int first, Sums4&& sums4,
+                                               Sums8&& sums8) const {
+    static_assert(I::kRows == 1);
+    Place place = place_of(consumer, 0);
+    place.skip(p_, first);
+#pragma unroll
+    for (int i = 0; i < I::kChunks; i += kStep) {
+      if (I::kChunks % kStep != 0 && first + i >= I::kChunks) break;
+      finish_chunk<kTwoClasses>(place, sums4(first + i), sums8(first + i));
+      place.skip(p_, kStep);
+    }
+  }
+
   // Finishes all chunks of the calling thread; `sums4` and `sums8` give a chunk's sums.
   template <bool kTwoClasses, class Sums4, class Sums8>
   __device__ __forceinline__ void finish_all(Sums4&& sums4, Sums8&& sums8) const {

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(I::kThreads, I::kResidency)
       Producer<I>(p, shared).run();
       launch_dependents();
     }
-    if (I::kSchedule == Schedule::kCluster && (I::kSlices > 1 || p.split > 1)) {
+    if (I::kSchedule == Schedule::kCluster && p.split > 1) {
       __syncwarp();
       for (int i = 0; i < 2; ++i) {  // see share_in_cluster
         cluster_arrive();

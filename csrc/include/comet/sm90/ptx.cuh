@@ -137,10 +137,18 @@ __device__ __forceinline__ void store_shared4(uint32_t address, int x, int y, in
                : "memory");
 }
 
-// Clusters.
+// Clusters. Its blocks leave each other data in shared memory alone, and a release of shared memory
+// is a fence within the SM; a release of all memory (what compilers before 12.8 know) waits for L2.
 
 __device__ __forceinline__ void cluster_arrive() {
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned;" ::
+          : "memory");
+#else
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
 }
 
 __device__ __forceinline__ void cluster_wait() {

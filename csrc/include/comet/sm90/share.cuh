@@ -28,14 +28,14 @@ __device__ __forceinline__ void add(int4& a, const int4& b) {
 constexpr int kConsumerBarrier = 7;
 
 // Adds up the chunks at these addresses over the blocks of the cluster: INT4 sums of those that
-// have them, then INT8 sums. Blocks start at different places of that list, so that they do not all
-// read the same one at once; loads of several are issued together, a remote one takes long.
+// have them, then INT8 sums, `items` in all. Blocks start at different places of that list, so that
+// they do not all read the same one at once; loads of several are issued together, a remote one
+// takes long.
 template <int kPeers, int kCount>
 __device__ __forceinline__ void add_peers(const GemmParams& p, int4 (&sums4)[kCount],
                                           int4 (&sums8)[kCount], const uint32_t (&address)[kCount],
-                                          uint32_t class_bytes, bool two, unsigned rank) {
+                                          uint32_t class_bytes, unsigned items, unsigned rank) {
   const unsigned int4_peers = p.last_int4;
-  const unsigned items = int4_peers + (two ? p.split - p.first_int8 : 0);
   for (unsigned base = 0; base < items; base += kPeers) {
     int4 part[kPeers][kCount];
 #pragma unroll
@@ -66,6 +66,19 @@ __device__ __forceinline__ void add_peers(const GemmParams& p, int4 (&sums4)[kCo
   }
 }
 
+// The sum of all slices at this address of the first.
+template <class I>
+__device__ __forceinline__ int4 sum_of_slices(uint32_t address) {
+  int4 sum = {0, 0, 0, 0};
+#pragma unroll
+  for (int slice = 0; slice < I::kSlices; ++slice) {
+    const uint4 v = load_shared4(address + slice * I::kSliceBytes);
+    add(sum, {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
+              static_cast<int>(v.w)});
+  }
+  return sum;
+}
+
 // Adds the sums of the other slices of a block to those of its first.
 template <class I>
 __device__ __forceinline__ void add_slices(uint32_t shared, bool second) {
@@ -74,14 +87,28 @@ __device__ __forceinline__ void add_slices(uint32_t shared, bool second) {
   const uint32_t first = shared + (second ? I::kClassBytes : 0);
 #pragma unroll 1
   for (unsigned word = threadIdx.x; word < kWords; word += I::kConsumers) {
-    int4 sum = {0, 0, 0, 0};
-#pragma unroll
-    for (int slice = 0; slice < I::kSlices; ++slice) {
-      const uint4 v = load_shared4(first + slice * I::kSliceBytes + word * 16);
-      add(sum, {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
-                static_cast<int>(v.w)});
-    }
+    const int4 sum = sum_of_slices<I>(first + word * 16);
     store_shared4(first + word * 16, sum.x, sum.y, sum.z, sum.w);
+  }
+}
+
+// Finishes a tile whose K this block has to itself: every slice takes its share of the chunks.
+template <class I>
+__device__ __forceinline__ void finish_slices(uint32_t shared, bool two, int slice,
+                                              const Epilogue<I>& epilogue) {
+  named_barrier(kConsumerBarrier, I::kConsumers);
+  const unsigned consumer = threadIdx.x % I::kRowThreads;
+  const auto sums = [&](int chunk) {
+    return sum_of_slices<I>(shared + (chunk * I::kRowThreads + consumer) * 16);
+  };
+  if (two) {
+    const auto sums8 = [&](int chunk) {
+      return sum_of_slices<I>(shared + I::kClassBytes + (chunk * I::kRowThreads + consumer) * 16);
+    };
+    epilogue.template finish_every<true, I::kSlices>(consumer, slice, sums, sums8);
+  } else {
+    const auto none = [](int) { return int4{0, 0, 0, 0}; };
+    epilogue.template finish_every<false, I::kSlices>(consumer, slice, sums, none);
   }
 }
 
@@ -108,6 +135,7 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
     store_shared4(address + (second ? I::kClassBytes : 0), last.x, last.y, last.z, last.w);
   }
   if constexpr (I::kSlices > 1) {
+    if (split == 1) return finish_slices<I>(shared, two, slice, epilogue);
     if (classes.int4 || !two) add_slices<I>(shared, false);
     if (classes.int8 && two) add_slices<I>(shared, true);
   }
@@ -117,7 +145,8 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
   // Units of one chunk of a warp; a warp takes several at a time.
   constexpr unsigned kUnits = I::kChunks * I::kRowThreads / 32, kWarps = I::kConsumers / 32;
   constexpr int kBatch = I::kChunks < 4 ? I::kChunks : I::kTokens < 128 ? 2 : 4;
-  constexpr int kPeers = kBatch > 2 ? 4 : 8;
+  constexpr int kFewPeers = 4, kPeers = kBatch > 2 ? 4 : 8;
+  const unsigned items = p.last_int4 + (two ? split - p.first_int8 : 0);
   const unsigned end = kUnits * (rank + 1) / split;
   bool arrived = false;
   for (unsigned unit = kUnits * rank / split + threadIdx.x / 32; unit < end;
@@ -128,7 +157,11 @@ __device__ __forceinline__ void share_in_cluster(const GemmParams& p, uint32_t s
       address[j] = shared + min(unit + j * kWarps, end - 1) * 512 + threadIdx.x % 32 * 16;
     }
     int4 sum4[kBatch] = {}, sum8[kBatch] = {};
-    add_peers<kPeers>(p, sum4, sum8, address, I::kClassBytes, two, rank);
+    if (kPeers > kFewPeers && items > kFewPeers) {
+      add_peers<kPeers>(p, sum4, sum8, address, I::kClassBytes, items, rank);
+    } else {
+      add_peers<kFewPeers>(p, sum4, sum8, address, I::kClassBytes, items, rank);
+    }
     if (unit + kBatch * kWarps >= end) {
       cluster_arrive();  // before the stores: peers wait for reads only
       arrived = true;
