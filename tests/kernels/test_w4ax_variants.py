@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of the sm_90a kernel: variants without one technique, and the one for racecheck."""
+"""Build variants of the sm_90a kernel: without its pipeline, its weight order, its conversion."""
 
 import shutil
 
@@ -10,7 +10,6 @@ from comet.kernels.build import SOURCES, build
 from comet.kernels.library import ENVIRONMENT, library_path
 from comet.kernels.variants import FULL, VARIANTS, using, variant_path
 
-BUILDS = {**VARIANTS, "for-racecheck": {"COMET_W4AX_SM90_ARRIVING_LANES": 32}}
 ONE = """// SPDX-License-Identifier: Apache-2.0
 #include "comet/sm90/instances.cuh"
 COMET_W4AX_INSTANTIATE(T64k2)
@@ -19,14 +18,14 @@ COMET_W4AX_INSTANTIATE(T64k2)
 
 @pytest.mark.slow
 @pytest.mark.build
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_builds_do_not_spill(toolchain, tmp_path, name):
     sources = tmp_path / "csrc"
     shutil.copytree(SOURCES / "include", sources / "include")
     (sources / "sm90").mkdir()
     (sources / "sm90" / "one.cu").write_text(ONE)
-    info = build(tmp_path, 1, BUILDS[name], archs=("90a",), sources=sources)
-    assert info["defines"] == {macro: str(value) for macro, value in BUILDS[name].items()}
+    info = build(tmp_path, 1, VARIANTS[name], archs=("90a",), sources=sources)
+    assert info["defines"] == {macro: str(value) for macro, value in VARIANTS[name].items()}
     (kernel,) = info["kernels"]["sm90/one.cu"]
     assert kernel["spill_stores"] == kernel["spill_loads"] == 0
 
