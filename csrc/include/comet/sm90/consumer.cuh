@@ -90,18 +90,11 @@ class Consumer {
     return classes;
   }
 
-  // Where a stage is one group, the words of the next stage are loaded before this one's are
-  // unpacked: otherwise nothing hides the wait for its barrier and for shared memory. Needs three
-  // stages of a slice: the one before is released only after the next has come.
-  static constexpr bool kAhead =
-      I::kTokens == 64 && I::kStageBlocks == 1 && I::kGroupSteps == 4 && I::kOwnStages >= 3;
-
   // Registers of one group: packed words on their way, and unpacked fragments. Two sets of
   // fragments: the codes of a group are unpacked while the tensor cores work on the group before.
   struct Fragments {
     uint32_t a[2][I::kRows][I::kGroupSteps][4];
-    uint4 words[kAhead ? 2 : 1][I::kRows][I::kGroupSteps / 2];
-    uint32_t packed[kAhead ? 2 : 1][I::kRows];  // scales on their way
+    uint4 words[I::kRows][I::kGroupSteps / 2];
     TileScale scale[I::kRows];
   };
 
@@ -117,17 +110,14 @@ class Consumer {
     int stages = blocks / I::kStageBlocks;
     bool half = I::kStageBlocks == 2 && blocks % 2 != 0;
     if constexpr (I::kSlices > 1) take_turns(stages, half);
-    if constexpr (kAhead) {
-      if (stages > 0) load_stage(f, 0, ring_);
-    }
     if constexpr (kSecond == 0) {
 #pragma unroll 1
       for (; stages > 0; --stages) multiply_stage<I::kStageBlocks, 0>(f, previous);
     } else {
 #pragma unroll 1
       for (; stages >= 2; stages -= 2) {
-        multiply_stage<I::kStageBlocks, 0>(f, previous, true);
-        multiply_stage<I::kStageBlocks, 1>(f, previous, stages > 2);
+        multiply_stage<I::kStageBlocks, 0>(f, previous);
+        multiply_stage<I::kStageBlocks, 1>(f, previous);
       }
       if (stages > 0) multiply_stage<I::kStageBlocks, 0>(f, previous);
     }
@@ -150,41 +140,20 @@ class Consumer {
 
   static constexpr int kGroups = 4 / I::kGroupSteps;
 
-  // This warpgroup's weights in a stage.
-  __device__ __forceinline__ uint32_t weights_of(int stage) const {
-    return shared_ + I::kWeights + stage * I::kStageWeightBytes +
-           row_group() * I::kRows * I::kStageBlocks * kTileBytes;
-  }
-
-  // The first words of a stage, once they are there.
-  __device__ __forceinline__ void load_stage(Fragments& f, int set, const Ring& ring) {
-    barrier_wait(shared_ + I::kFull + ring.stage * 8, ring.phase);
-    load_words(f, set, weights_of(ring.stage), 0);
-  }
-
-  // One stage of the ring, of which kBlocks blocks are filled; `more` where another follows.
+  // One stage of the ring, of which kBlocks blocks are filled.
   template <int kBlocks, int kFirstSet>
-  __device__ __forceinline__ void multiply_stage(Fragments& f, int& previous, bool more = false) {
-    if constexpr (!kAhead) barrier_wait(shared_ + I::kFull + ring_.stage * 8, ring_.phase);
-    const uint32_t weights = weights_of(ring_.stage);
+  __device__ __forceinline__ void multiply_stage(Fragments& f, int& previous) {
+    barrier_wait(shared_ + I::kFull + ring_.stage * 8, ring_.phase);
+    const uint32_t weights = shared_ + I::kWeights + ring_.stage * I::kStageWeightBytes +
+                             row_group() * I::kRows * I::kStageBlocks * kTileBytes;
     // The broadcast tells the compiler that descriptors are uniform.
     const uint64_t operand = operand_descriptor(
         shared_ + I::kOperands + __shfl_sync(0xffffffff, ring_.stage, 0) * I::kStageOperandBytes);
-    if constexpr (kAhead) {
-      Ring next = ring_;
-      next.template advance<I::kStages, I::kSlices>();
-      if (more) load_stage(f, 1 - kFirstSet, next);
-#pragma unroll
-      for (int row = 0; row < I::kRows; ++row) {
-        f.scale[row] = TileScale::of(f.packed[kFirstSet][row]);
-      }
-    } else {
-      load_words(f, 0, weights, 0);
-    }
+    load_words(f, weights, 0);
 #pragma unroll
     for (int i = 0; i < kBlocks * kGroups; ++i) {
       auto& a = f.a[(i + kFirstSet) % 2];
-      unpack(a, f, kAhead ? kFirstSet : 0);
+      unpack(a, f);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < I::kGroupSteps; ++step) {
@@ -196,7 +165,7 @@ class Consumer {
         }
       }
       wgmma_commit();
-      if (i + 1 < kBlocks * kGroups) load_words(f, 0, weights, i + 1);
+      if (i + 1 < kBlocks * kGroups) load_words(f, weights, i + 1);
       if constexpr (I::kOwnStages == 1) {
         wgmma_wait<0>();  // no other stage to go on with
       } else {
@@ -213,26 +182,25 @@ class Consumer {
   }
 
   // Packed words of group i of a stage, and the scales where a block begins.
-  __device__ __forceinline__ void load_words(Fragments& f, int set, uint32_t weights, int i) {
+  __device__ __forceinline__ void load_words(Fragments& f, uint32_t weights, int i) {
 #pragma unroll
     for (int row = 0; row < I::kRows; ++row) {
       const uint32_t tile = weights + (row * I::kStageBlocks + i / kGroups) * kTileBytes;
-      if (i % kGroups == 0) f.packed[set][row] = load_shared(tile + lane_.scales);
-      if (i % kGroups == 0 && !kAhead) f.scale[row] = TileScale::of(f.packed[set][row]);
+      if (i % kGroups == 0) f.scale[row] = TileScale::of(load_shared(tile + lane_.scales));
 #pragma unroll
       for (int half = 0; half < I::kGroupSteps / 2; ++half) {
-        f.words[set][row][half] = load_half(tile, lane_, i % kGroups * I::kGroupSteps / 2 + half);
+        f.words[row][half] = load_half(tile, lane_, i % kGroups * I::kGroupSteps / 2 + half);
       }
     }
   }
 
   __device__ __forceinline__ static void unpack(uint32_t (&a)[I::kRows][I::kGroupSteps][4],
-                                                const Fragments& f, int set) {
+                                                const Fragments& f) {
 #pragma unroll
     for (int row = 0; row < I::kRows; ++row) {
 #pragma unroll
       for (int half = 0; half < I::kGroupSteps / 2; ++half) {
-        const uint4 words = f.words[set][row][half];
+        const uint4 words = f.words[row][half];
         unpack_step(a[row][half * 2], words.x, words.y, f.scale[row]);
         unpack_step(a[row][half * 2 + 1], words.z, words.w, f.scale[row]);
       }
