@@ -123,7 +123,8 @@ def _start(python: str, job: dict, scratch: Path) -> subprocess.Popen:
     scratch.mkdir()
     (scratch / "request.json").write_text(json.dumps(job), encoding="utf-8")
     # vLLM's cache is not shared: engines that compile one graph at a time would share files.
-    own = surroundings(scratch.parent / "compiled") | {"VLLM_CACHE_ROOT": str(scratch / "cache")}
+    own = surroundings(scratch.parent / "compiled", scratch)
+    own["VLLM_CACHE_ROOT"] = str(scratch / "cache")
     script = Path(__file__).with_name("vllm_engine.py")
     command = [python, script, scratch / "request.json", scratch / "response.json"]
     with (scratch / "log").open("w") as log:
