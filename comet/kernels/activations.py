@@ -14,6 +14,7 @@ from comet.formats.blocks import BlockLayout
 from comet.kernels.operands import ActivationOperand, operand_of
 from comet.kernels.quantization_call import (
     MAX_CHANNELS_NORM,
+    MAX_CHANNELS_SILU,
     Quantization,
     check,
     check_weight,
@@ -99,7 +100,7 @@ def _silu_quantize(
     how = Quantization(
         permutation, int4_blocks, int8_blocks, mode, zero_point, hadamard, layout, dependent_launch
     )
-    check(gate, how, {"up": up})
+    check(gate, how, {"up": up}, MAX_CHANNELS_SILU)
     if gate.is_cpu:
         return tuple(_on_cpu(torch.nn.functional.silu(gate) * up, how))
     return tuple(launch("comet_silu_quantize", gate, how, up))
@@ -107,7 +108,7 @@ def _silu_quantize(
 
 @_silu_quantize.register_fake
 def _(gate: Tensor, up: Tensor, *how) -> tuple[Tensor, ...]:
-    check(gate, Quantization(*how), {"up": up})
+    check(gate, Quantization(*how), {"up": up}, MAX_CHANNELS_SILU)
     return tuple(empty_operand(gate, Quantization(*how)))
 
 

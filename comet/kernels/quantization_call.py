@@ -16,7 +16,8 @@ from comet.kernels.calls import SIZE, address, fields
 from comet.kernels.checks import DTYPES, check_dtype, check_like, check_tensor
 from comet.kernels.operands import LAYOUTS, ActivationOperand, padded_tokens
 
-MAX_CHANNELS = 32768
+MAX_CHANNELS = 49152
+MAX_CHANNELS_SILU = 32768
 MAX_CHANNELS_NORM = 16384
 
 

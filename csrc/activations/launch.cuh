@@ -16,7 +16,7 @@ inline int check(const CometQuantizeArgs& a, int max_words) {
   const int blocks = a.int4_blocks + a.int8_blocks;
   if (a.dtype != kFp16 && a.dtype != kBf16) return kCometBadDtype;
   if (a.tokens < 0 || a.int4_blocks < 0 || a.int8_blocks < 0) return kCometBadShape;
-  if (blocks < 1 || blocks > max_words * kMaxWarps) return kCometBadShape;
+  if (blocks < 1 || blocks > max_words * max_warps(max_words)) return kCometBadShape;
   if (a.channels < 1 || a.channels > blocks * kBlock) return kCometBadShape;
   if (a.mode < kTokenBlockMultiple || a.mode > kToken) return kCometBadOption;
   if (a.layout < kRows || a.layout > kSm80) return kCometBadOption;
@@ -69,7 +69,10 @@ int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   if (blocks <= 8 || (few && blocks <= 2 * kMaxWarps)) {
     return launch_instance<T, Source, 2, Options>(p, stream);
   }
-  if constexpr (Source<T>::kMaxWords == 8) {
+  if constexpr (Source<T>::kMaxWords == 24) {
+    if (blocks > 8 * kMaxWarps) return launch_instance<T, Source, 24, Options>(p, stream);
+  }
+  if constexpr (Source<T>::kMaxWords >= 8) {
     if (!few || blocks > 4 * kMaxWarps) return launch_instance<T, Source, 8, Options>(p, stream);
   }
   return launch_instance<T, Source, 4, Options>(p, stream);

@@ -13,6 +13,9 @@ namespace comet {
 
 constexpr int kMaxWarps = 32;
 
+// Warps of a thread block whose warps own this many channel blocks each: many words need registers.
+__host__ __device__ constexpr int max_warps(int words) { return words > 8 ? 16 : kMaxWarps; }
+
 // The launcher's view of CometQuantizeArgs with what it derived.
 struct QuantizeParams {
   CometQuantizeArgs args;
@@ -85,7 +88,7 @@ __device__ __forceinline__ void store_row(const QuantizeParams& p, const Place& 
 
 template <class T>
 struct PlainSource {
-  static constexpr int kMaxWords = 8;  // Kp up to 32,768
+  static constexpr int kMaxWords = 24;  // Kp up to 49,152
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
@@ -97,7 +100,7 @@ struct PlainSource {
 // silu(gate) * up, silu rounded to T first.
 template <class T>
 struct SiluSource {
-  static constexpr int kMaxWords = 8;
+  static constexpr int kMaxWords = 8;  // Kp up to 32,768: two rows take twice the registers
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,

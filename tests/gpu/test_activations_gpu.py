@@ -96,7 +96,7 @@ def test_channel_counts_at_padding_edges(channels):
         assert_same(activations(9, channels, torch.float16), blocks, permutation, layout=layout)
 
 
-@pytest.mark.parametrize("channels", [8192, 11008, 14336, 16384, 28672, 29568, 32768])
+@pytest.mark.parametrize("channels", [8192, 11008, 14336, 16384, 28672, 29568, 32768, 33000, 49152])
 @pytest.mark.parametrize("hadamard", [False, True])
 def test_wide_rows(channels, hadamard):
     blocks = BlockLayout.of(channels, channels // BLOCK // 6)

@@ -124,7 +124,7 @@ def test_no_tokens():
     [
         ({"x": torch.zeros(5, 576)}, "x has dtype torch.float32; it must be torch.float16 or"),
         ({"x": activations()[0]}, "x has 1 dimensions; it must have 2"),
-        ({"x": activations(2, 40000)}, "x has 40000 channels; the limit is 1 to 32768"),
+        ({"x": activations(2, 50000)}, "x has 50000 channels; the limit is 1 to 49152"),
         ({"x": activations(2, 700)}, "700 channels need 6 blocks of 128"),
         ({"x": activations(576, 576).t()}, "x has channel stride 576; it must be 1"),
         ({"mode": "tensor"}, "mode is 'tensor'; it must be one of token_block_multiple"),
