@@ -14,10 +14,13 @@ from comet.speed.cases import is_default
 
 BASELINE = "cublas-bf16"
 CONTROL = "comet-w4a8"
+FIRST = (ablation.KERNEL, CONTROL)  # the others follow as they come
+LAYERS = ("qkv", "o", "gate_up", "down")
 OTHER_GPU = "comet-w4ax-sm80"  # the kernel of another GPU through PTX
 FILE = "fig9_kernel_speedup.csv"
 MEANS = "fig9_means.csv"
 MEAN = "GeoMean"
+FEW_GROUPS = 8  # labels of more stand upright, their model above them
 CODES = {
     "bs2-label": "batch 2: shape labels unreliable, use the mean only",
     "bs2-mismatch": "batch 2: some COMET bars differ from batch 4 by more than 10 %",
@@ -36,12 +39,13 @@ def draw(inputs: FigureInputs) -> Figure:
     shown = measured.show(inputs, "gemm", lambda r: r["metric"] == "time")
     pairs = measured.ratios(shown.records, lambda r: r["backend"] == BASELINE, on=measured.GEMM)
     pairs = [p for p in _one_run_a_case(pairs) if p[0]["backend"] != OTHER_GPU]
+    pairs = _as_published(pairs, published.unique(row["model"] for row in rows))
     sizes = _sizes({record["case"]["m"] for record, _ in pairs}, batches)
     backends = published.unique(record["backend"] for record, _ in pairs)
     measured_colour = style.colours(backends)
 
     panels = _panels(batches, sizes)
-    heights = [1.25 if kind == "published" else 1.7 for kind, _ in panels]
+    heights = [1.25 if kind == "published" else 2.6 for kind, _ in panels]
     heights += style.text_heights(shown.missing)
     fig = style.new_figure(sum(heights) + 3.4)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
@@ -52,7 +56,7 @@ def draw(inputs: FigureInputs) -> Figure:
             _published_panel(ax, panel, means, str(batch), series, colour, labelled)
         else:
             _measured_panel(ax, [p for p in pairs if p[0]["case"]["m"] == batch], inputs)
-            ax.set_title(f"m = {batch}, measured on {shown.device}", loc="left")
+            ax.set_title(f"m = {batch}, measured on {shown.device}", loc="left", pad=16)
     if shown.missing:
         style.say(axes[-1], shown.missing)
     entries = [(name, "published", colour[name]) for name in series]
@@ -85,6 +89,23 @@ def _one_run_a_case(pairs: list[tuple[dict, float]]) -> list[tuple[dict, float]]
         return measured.run_id(record) == counted.most_common(1)[0][0]
 
     return [pair for pair in default if chosen(pair[0])]
+
+
+def _as_published(pairs: list[tuple[dict, float]], models: list[str]) -> list:
+    """The pairs in the order of the published bars: model by model, each layer by layer."""
+
+    def place(name: str, names: list[str] | tuple[str, ...]) -> int:
+        return names.index(name) if name in names else len(names)
+
+    def key(pair: tuple[dict, float]) -> tuple[int, int, int]:
+        record, case = pair[0], pair[0]["case"]
+        return (
+            place(case["model"], models),
+            place(case["layer"], LAYERS),
+            place(record["backend"], FIRST),
+        )
+
+    return sorted(pairs, key=key)
 
 
 def _said(pairs: list[tuple[dict, float]]) -> list[str]:
@@ -141,19 +162,17 @@ def _published_panel(
     for i, model in enumerate(models):
         ax.axvline(4 * i + 3.5, color="#bbbbbb", linewidth=0.7)
         if batch in ("2", "16"):
-            ax.annotate(
-                model,
-                ((4 * i + 2.1) / len(groups), 1.02),
-                xycoords="axes fraction",
-                ha="center",
-                va="bottom",
-                fontsize=8.5,
-            )
+            _name_model(ax, model, (4 * i + 2.1) / len(groups))
     if labelled:
         ax.set_xticklabels([g if g == MEAN else g[1] for g in groups], rotation=90, fontsize=7.5)
         ax.set_xlabel("GEMM, outputs x inputs (as printed)")
     else:
         ax.set_xticklabels([])
+
+
+def _name_model(ax: Axes, model: str, x: float) -> None:
+    above = {"xycoords": "axes fraction", "ha": "center", "va": "bottom", "fontsize": 8.5}
+    ax.annotate(model, (x, 1.02), **above)
 
 
 def _measured_panel(ax: Axes, pairs: list[tuple[dict, float]], inputs: FigureInputs) -> None:
@@ -173,8 +192,16 @@ def _measured_panel(ax: Axes, pairs: list[tuple[dict, float]], inputs: FigureInp
         drawn[MEAN, name] = bars.Bar(mean, pairs[0][0]["origin"])
     bars.grouped_bars(ax, [*groups, MEAN], series, drawn, style.colours(series))
     bars.baseline(ax)
-    rotation = 90 if len(groups) > 8 else 0
-    ax.set_xticks(ax.get_xticks(), [*groups, MEAN], rotation=rotation, fontsize=7.5)
+    if len(groups) <= FEW_GROUPS:
+        ax.set_xticks(ax.get_xticks(), [*groups, MEAN], fontsize=7.5)
+        return
+    models, layers = zip(*(group.split("\n") for group in groups), strict=True)
+    ax.set_xticks(ax.get_xticks(), [*layers, MEAN], rotation=90, fontsize=7.5)
+    for model in published.unique(models):
+        first = models.index(model)
+        end = first + models.count(model)
+        ax.axvline(end - 0.5, color="#bbbbbb", linewidth=0.7)
+        _name_model(ax, model, (first + end) / 2 / (len(groups) + 1))
 
 
 SPEC = FigureSpec(

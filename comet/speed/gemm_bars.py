@@ -116,31 +116,43 @@ def batch_rows(records: list[dict]) -> list[BatchRow]:
     """One row for each batch at which all six layers have times of W4Ax and of cuBLAS.
 
     Args:
-        records: measurements as dictionaries; others than the default mode are passed over. Where a
-            case was measured more than once, the run with most backends counts.
+        records: measurements as dictionaries; others than the default mode are passed over. Where
+            layers of a batch were measured in several runs, the one that measured most of it counts.
     """
     times = _times(records)
     rows = []
-    for m in sorted({case[2] for case in times}):
-        layers = [times.get((*layer, m)) for layer in REFERENCE_LAYERS]
+    for m in sorted(times):
+        layers = [times[m].get(layer) for layer in REFERENCE_LAYERS]
         if all(layers):
             rows.append(_row(m, layers))
     return rows
 
 
-def _times(records: list[dict]) -> dict[tuple, dict]:
-    """(model, layer, m) -> ``case``, ``run`` and (backend, metric) -> median of the best run."""
-    found: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
+def _times(records: list[dict]) -> dict[int, dict[tuple, dict]]:
+    """m -> (model, layer) -> ``case``, ``run`` and (backend, metric) -> median of the best run."""
+    found: dict[int, dict] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for record in records:
         case = record["case"]
-        if record["kind"] == "gemm" and record["status"] == "ok" and is_default(case):
+        layer = (case.get("model"), case.get("layer"))
+        if record["kind"] != "gemm" or record["status"] != "ok" or layer not in REFERENCE_LAYERS:
+            continue
+        if is_default(case):
             run = record["provenance"].get("run_id")
-            entry = found[case["model"], case["layer"], case["m"]][run]
+            entry = found[case["m"]][run][layer]
             entry |= {"case": case, "run": run}
             entry[record["backend"], record["metric"]] = record["median"]
-    best = {key: max(runs.values(), key=len) for key, runs in found.items()}
+    return {m: _best_of(runs) for m, runs in found.items()}
+
+
+def _best_of(runs: dict[str, dict[tuple, dict]]) -> dict[tuple, dict]:
+    """(model, layer) -> what one run has of it, the fullest run before the others."""
     needed = ((OURS, "time"), (BASELINE, "time"))
-    return {key: entry for key, entry in best.items() if all(name in entry for name in needed)}
+    best: dict[tuple, dict] = {}
+    for layers in sorted(runs.values(), key=lambda run: -sum(map(len, run.values()))):
+        for layer, entry in layers.items():
+            if all(name in entry for name in needed):
+                best.setdefault(layer, entry)
+    return best
 
 
 def _row(m: int, layers: list[dict]) -> BatchRow:
