@@ -71,12 +71,16 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     Butterflies in the order 1, 2, 4, ... 64, then one multiplication by fp32(1/sqrt(128)); the
     CUDA kernel keeps this order so that both round alike.
     """
-    y = x.float()
+    y = x.float().contiguous()
+    spare = torch.empty_like(y)
     step = 1
     while step < BLOCK:
-        y = y.reshape(*x.shape[:-1], BLOCK // (2 * step), 2, step)
-        y = torch.stack((y[..., 0, :] + y[..., 1, :], y[..., 0, :] - y[..., 1, :]), dim=-2)
-        y = y.reshape(*x.shape[:-1], BLOCK)
+        pairs, made = (
+            each.view(*x.shape[:-1], BLOCK // (2 * step), 2, step) for each in (y, spare)
+        )
+        torch.add(pairs[..., 0, :], pairs[..., 1, :], out=made[..., 0, :])
+        torch.sub(pairs[..., 0, :], pairs[..., 1, :], out=made[..., 1, :])
+        y, spare = spare, (torch.empty_like(y) if step == 1 else y)  # the input is not ours
         step *= 2
     return y * torch.tensor(BLOCK, dtype=torch.float32).rsqrt().to(x.device)
 
@@ -134,7 +138,7 @@ def _blocks(x: torch.Tensor, layout: BlockLayout, permutation: torch.Tensor | No
     width = layout.padded if permutation is None else layout.channels
     if x.dim() != 2 or x.shape[1] != width:
         raise UserError(f"activations have shape {tuple(x.shape)}, expected (tokens, {width})")
-    if not torch.isfinite(x).all():
+    if x.numel() and not torch.stack(torch.aminmax(x)).isfinite().all():
         raise UserError(
             "activations hold a value that is not finite; check the model and its input"
         )

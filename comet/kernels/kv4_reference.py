@@ -2,6 +2,7 @@
 """KV4 attention in plain torch: a cache for decoding, and the whole-sequence form of it."""
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from comet.formats.kv4 import (
     PAGE,
@@ -63,24 +64,36 @@ def paged_attention(
     Returns:
         [batch, heads, T, D] in the type of ``query``.
     """
-    groups = query.shape[1] // exact.shape[1]
-    exact = exact.repeat_interleave(groups, dim=1).float()
-    stored = stored.repeat_interleave(groups, dim=1).float()
-    values = values.repeat_interleave(groups, dim=1).float()
-    scaled = query.float() * scale
-    scores = scaled @ stored.transpose(-1, -2)
-    tokens = query.shape[2]
-    for start in range(0, tokens if page > 1 else 0, page):
-        columns = slice(start, start + page)
-        # The token that fills a page already sees it sealed.
-        rows = slice(start, start + page - 1)
-        scores[..., rows, columns] = scaled[..., rows, :] @ exact[..., columns, :].transpose(-1, -2)
-    position = torch.arange(tokens, device=query.device)
-    hidden = position[None, :] > position[:, None]
-    if window is not None:
-        hidden |= position[None, :] <= position[:, None] - window
-    probabilities = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
-    return (probabilities @ values).to(query.dtype)
+    batch, heads, tokens, size = query.shape
+    kv_heads = exact.shape[1]
+    groups = heads // kv_heads
+    exact, stored, values = exact.float(), stored.float(), values.float()
+    grouped = query.float().view(batch, kv_heads, groups, tokens, size)
+    out = torch.empty_like(grouped)
+    # The token that fills a page sees it sealed already, as the tokens of the next page do.
+    ends = [*range(page - 1, tokens, page), tokens] if page > 1 else [tokens]
+    first = 0
+    for end in ends:
+        if first == end:
+            continue
+        sealed = (first + 1) // page * page if page > 1 else end
+        keys = torch.cat((stored[..., :sealed, :], exact[..., sealed:end, :]), dim=-2)
+        part = grouped[..., first:end, :].reshape(batch, kv_heads, -1, size)
+        seen = _seen(first, end, window, query.device).repeat(groups, 1)
+        made = scaled_dot_product_attention(
+            part, keys, values[..., :end, :], attn_mask=seen, scale=scale
+        )
+        out[..., first:end, :] = made.view(batch, kv_heads, groups, end - first, size)
+        first = end
+    return out.view(query.shape).to(query.dtype)
+
+
+def _seen(first: int, end: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Which tokens before ``end`` each of the tokens first, ..., end - 1 sees: [rows, end]."""
+    row = torch.arange(first, end, device=device)[:, None]
+    column = torch.arange(end, device=device)
+    seen = column <= row
+    return seen if window is None else seen & (column > row - window)
 
 
 class KV4Cache:

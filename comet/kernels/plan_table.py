@@ -9,7 +9,9 @@ from comet.kernels.w4ax_call import Plan
 TABLE_SMS = 132
 TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (8, 64, 112, False): Plan("T8x2", split=3),
-    (8, 64, 112, True): Plan("T8x1", split=5, prefetch=8, dependent_launch=True, early_trigger=True),
+    (8, 64, 112, True): Plan(
+        "T8x1", split=5, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (8, 128, 64, False): Plan("T16k4"),
     (8, 128, 64, True): Plan("T8x1", split=2, prefetch=2, dependent_launch=True),
     (8, 192, 32, False): Plan("T8x2"),
@@ -21,7 +23,9 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (8, 896, 64, False): Plan("T16x1"),
     (8, 896, 64, True): Plan("T8x1", prefetch=8, dependent_launch=True, early_trigger=True),
     (16, 64, 112, False): Plan("T16k4", split=2),
-    (16, 64, 112, True): Plan("T16k4", split=2, prefetch=2, dependent_launch=True, early_trigger=True),
+    (16, 64, 112, True): Plan(
+        "T16k4", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (16, 128, 64, False): Plan("T16k4"),
     (16, 128, 64, True): Plan("T16k4", prefetch=2, dependent_launch=True, early_trigger=True),
     (16, 192, 32, False): Plan("T16x1"),
@@ -49,39 +53,65 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (64, 128, 64, False): Plan("T64x1", split=2),
     (64, 128, 64, True): Plan("T64k2", split=2, prefetch=2, dependent_launch=True),
     (64, 192, 32, False): Plan("T64x1", split=2),
-    (64, 192, 32, True): Plan("T64x1", split=2, prefetch=2, dependent_launch=True, early_trigger=True),
+    (64, 192, 32, True): Plan(
+        "T64x1", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (64, 240, 40, False): Plan("T64x1"),
     (64, 240, 40, True): Plan("T64x1"),
     (64, 448, 32, False): Plan("T64s2", grid=224),
-    (64, 448, 32, True): Plan("T64s2", grid=224, prefetch=2, dependent_launch=True, early_trigger=True),
+    (64, 448, 32, True): Plan(
+        "T64s2", grid=224, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (64, 896, 64, False): Plan("T64s3", grid=132, shared_tiles=167),
-    (64, 896, 64, True): Plan("T64s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True, early_trigger=True),
+    (64, 896, 64, True): Plan(
+        "T64s3", grid=132, shared_tiles=167, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (128, 64, 112, False): Plan("T128k2", split=2),
-    (128, 64, 112, True): Plan("T128k2", split=2, prefetch=2, dependent_launch=True, early_trigger=True),
+    (128, 64, 112, True): Plan(
+        "T128k2", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (128, 128, 64, False): Plan("T128x2", split=2),
-    (128, 128, 64, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True),
+    (128, 128, 64, True): Plan(
+        "T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (128, 192, 32, False): Plan("T128s2", grid=96),
-    (128, 192, 32, True): Plan("T128s2", grid=96, prefetch=2, dependent_launch=True, early_trigger=True),
+    (128, 192, 32, True): Plan(
+        "T128s2", grid=96, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (128, 240, 40, False): Plan("T128s2", grid=120),
     (128, 240, 40, True): Plan("T128s2", grid=120, prefetch=2, dependent_launch=True),
     (128, 448, 32, False): Plan("T128s2", grid=132),
-    (128, 448, 32, True): Plan("T128s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True),
+    (128, 448, 32, True): Plan(
+        "T128s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (128, 896, 64, False): Plan("T128s2", grid=132, shared_tiles=184),
-    (128, 896, 64, True): Plan("T128s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True),
+    (128, 896, 64, True): Plan(
+        "T128s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True
+    ),
     (256, 64, 112, False): Plan("T128x2", split=2),
-    (256, 64, 112, True): Plan("T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True),
+    (256, 64, 112, True): Plan(
+        "T128x2", split=2, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 128, 64, False): Plan("T128s2", grid=128),
     (256, 128, 64, True): Plan("T128s2", grid=128, prefetch=2, dependent_launch=True),
     (256, 192, 32, False): Plan("T128s3", grid=128),
     (256, 192, 32, True): Plan("T128s3", grid=128, prefetch=2, dependent_launch=True),
     (256, 240, 40, False): Plan("T256s2", grid=120),
-    (256, 240, 40, True): Plan("T256s2", grid=120, prefetch=8, dependent_launch=True, early_trigger=True),
+    (256, 240, 40, True): Plan(
+        "T256s2", grid=120, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (256, 448, 32, False): Plan("T256s2", grid=132),
-    (256, 448, 32, True): Plan("T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True),
+    (256, 448, 32, True): Plan(
+        "T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (256, 896, 64, False): Plan("T128s2", grid=132),
-    (256, 896, 64, True): Plan("T256s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True, early_trigger=True),
+    (256, 896, 64, True): Plan(
+        "T256s2", grid=132, shared_tiles=184, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (512, 64, 112, False): Plan("T128s2", grid=128),
-    (512, 64, 112, True): Plan("T128s2", grid=128, prefetch=2, dependent_launch=True, early_trigger=True),
+    (512, 64, 112, True): Plan(
+        "T128s2", grid=128, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (512, 128, 64, False): Plan("T256s2", grid=128),
     (512, 128, 64, True): Plan("T256s2", grid=128, prefetch=2, dependent_launch=True),
     (512, 192, 32, False): Plan("T128s3", grid=132),
@@ -93,11 +123,17 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (512, 896, 64, False): Plan("T256s2", grid=132, stagger=1),
     (512, 896, 64, True): Plan("T256s2", grid=132, stagger=1),
     (1024, 64, 112, False): Plan("T256s2", grid=128),
-    (1024, 64, 112, True): Plan("T256s2", grid=128, prefetch=2, dependent_launch=True, early_trigger=True),
+    (1024, 64, 112, True): Plan(
+        "T256s2", grid=128, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (1024, 128, 64, False): Plan("T256s2", grid=132, stagger=1),
-    (1024, 128, 64, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True, early_trigger=True),
+    (1024, 128, 64, True): Plan(
+        "T256s2", grid=132, prefetch=8, dependent_launch=True, early_trigger=True
+    ),
     (1024, 192, 32, False): Plan("T256s2", grid=132, stagger=1),
-    (1024, 192, 32, True): Plan("T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True),
+    (1024, 192, 32, True): Plan(
+        "T256s2", grid=132, prefetch=2, dependent_launch=True, early_trigger=True
+    ),
     (1024, 240, 40, False): Plan("T128s3", grid=132),
     (1024, 240, 40, True): Plan("T128s3", grid=132),
     (1024, 448, 32, False): Plan("T256s2", grid=132, stagger=1),
@@ -109,7 +145,9 @@ TABLE: dict[tuple[int, int, int, bool], Plan] = {
     (1025, 128, 64, False): Plan("T256s2", grid=132),
     (1025, 128, 64, True): Plan("T256s2", grid=132),
     (1025, 192, 32, False): Plan("T256s2", grid=132),
-    (1025, 192, 32, True): Plan("T256s2", grid=132, prefetch=8, dependent_launch=True, early_trigger=True, stagger=2),
+    (1025, 192, 32, True): Plan(
+        "T256s2", grid=132, prefetch=8, dependent_launch=True, early_trigger=True, stagger=2
+    ),
     (1025, 240, 40, False): Plan("T256s2", grid=132, shared_tiles=168),
     (1025, 240, 40, True): Plan("T128s3", grid=132, prefetch=2, dependent_launch=True, stagger=1),
     (1025, 448, 32, False): Plan("T256s2", grid=132, stagger=2),
