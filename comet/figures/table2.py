@@ -78,7 +78,7 @@ def _cells(row: TaskRow, tasks: list[str]) -> list[str | None]:
     if row.relative is None:
         return [*cells, None]
     low, high = (style.share(end, ".0%") for end in (row.relative.low, row.relative.high))
-    return [*cells, f"{style.share(row.relative.value, '.1%')} ({low} to {high})"]
+    return [*cells, f"{style.share(row.relative.value, '.1%')}, {low.rstrip('%')}-{high}"]
 
 
 def published_tables(rows: list[dict[str, str]]) -> list[Table]:

@@ -117,7 +117,7 @@ def batch_rows(records: list[dict]) -> list[BatchRow]:
 
     Args:
         records: measurements as dictionaries; others than the default mode are passed over. Where
-            layers of a batch were measured in several runs, the one that measured most of it counts.
+            layers of a batch were measured in several runs, that with most of them counts.
     """
     times = _times(records)
     rows = []

@@ -196,7 +196,7 @@ def test_zero_shot_accuracy_shows_errors_and_what_is_left_of_16_bit(paper):
     words = [text.get_text() for text in first.texts]
     assert "acc, %, zero-shot, the first 8 items of each" in first.get_title(loc="left")
     assert {"75.0 \u00b1 10.0", "50.0 \u00b1 10.0", "43.8 \u00b1 7.1"} <= set(words)
-    assert any(word.startswith("70.0% (") for word in words)
+    assert any(word.startswith("70.0%, ") for word in words)
     assert "acc_norm" in second.get_title(loc="left")
     assert "87.5 \u00b1 10.0" in [text.get_text() for text in second.texts]
 
