@@ -70,6 +70,7 @@ def paged_attention(
     exact, stored, values = exact.float(), stored.float(), values.float()
     grouped = query.float().view(batch, kv_heads, groups, tokens, size)
     out = torch.empty_like(grouped)
+    seen = _seen(tokens, window, query.device)
     # The token that fills a page sees it sealed already, as the tokens of the next page do.
     ends = [*range(page - 1, tokens, page), tokens] if page > 1 else [tokens]
     first = 0
@@ -79,21 +80,20 @@ def paged_attention(
         sealed = (first + 1) // page * page if page > 1 else end
         keys = torch.cat((stored[..., :sealed, :], exact[..., sealed:end, :]), dim=-2)
         part = grouped[..., first:end, :].reshape(batch, kv_heads, -1, size)
-        seen = _seen(first, end, window, query.device).repeat(groups, 1)
+        mask = seen[first:end, :end].repeat(groups, 1)
         made = scaled_dot_product_attention(
-            part, keys, values[..., :end, :], attn_mask=seen, scale=scale
+            part, keys, values[..., :end, :], attn_mask=mask, scale=scale
         )
         out[..., first:end, :] = made.view(batch, kv_heads, groups, end - first, size)
         first = end
     return out.view(query.shape).to(query.dtype)
 
 
-def _seen(first: int, end: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """Which tokens before ``end`` each of the tokens first, ..., end - 1 sees: [rows, end]."""
-    row = torch.arange(first, end, device=device)[:, None]
-    column = torch.arange(end, device=device)
-    seen = column <= row
-    return seen if window is None else seen & (column > row - window)
+def _seen(tokens: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Which tokens (columns) each token (row) sees: bool [tokens, tokens]."""
+    position = torch.arange(tokens, device=device)
+    age = position[:, None] - position
+    return age >= 0 if window is None else (age >= 0) & (age < window)
 
 
 class KV4Cache:
