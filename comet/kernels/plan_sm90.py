@@ -19,6 +19,10 @@ CLUSTER_FILL = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.88, 6: 0.77, 7: 0.8, 8: 0.
 LEAST_BLOCKS = (
     4  # blocks of K a thread block should have: below, splitting costs more than it gives
 )
+# Large tiles are cut along K where an SM would idle for this many blocks of K in the last of at most
+# so many rounds: every measured plan of a large layer agrees (10 to 14 blocks: whole tiles were
+# faster, 39: cut ones).
+WORTH_CUTTING, FEW_ROUNDS, LARGE_TILE = 16, 4, 128
 MANY_ROWS = 448  # 64-channel rows from which the next kernel may start early at few tokens
 
 
@@ -66,7 +70,8 @@ def choose(
             continue
         slots = sms * instance.residency
         if instance.stream:
-            return Plan(name, grid=min(tiles, slots), **overlap)
+            shared = _shared(tiles, blocks, slots) if instance.tokens >= LARGE_TILE else 0
+            return Plan(name, grid=min(tiles, slots), shared_tiles=shared, **overlap)
         return Plan(name, split=_split(tiles, blocks, slots, sms), **overlap)
     raise AssertionError("the last preference always fits")
 
@@ -84,6 +89,14 @@ def _preferred(tokens: int) -> list[tuple[str, float]]:
     if tokens <= 128:
         return [("T128s2", 0.7), ("T128x2", 0)]
     return [("T256s2", 0.85), ("T128s3", 0.9), ("T128s2", 0.9), ("T128x2", 0)]
+
+
+def _shared(tiles: int, blocks: int, slots: int) -> int:
+    """Tiles that all thread blocks cut up among them along K; the others are dealt out whole."""
+    rest = tiles % slots
+    idle = (1 - rest / slots) * blocks
+    few = slots < tiles <= FEW_ROUNDS * slots
+    return rest + slots if rest and few and idle >= WORTH_CUTTING else 0
 
 
 def _split(tiles: int, blocks: int, slots: int, sms: int) -> int:

@@ -154,6 +154,17 @@ def test_every_size_has_a_plan_that_fits():
                 assert allowed or not plan.dependent_launch
 
 
+def test_large_tiles_are_cut_where_few_rounds_would_leave_sms_idle():
+    def cut(m, n, k):
+        plan = choose(m, n, k // 128, 132, AVAILABLE)
+        return plan.instance, plan.grid, plan.shared_tiles
+
+    assert cut(256, 22016, 4096) == ("T256s2", 132, 172)  # 1.3 rounds
+    assert cut(256, 59136, 8192) == ("T256s2", 132, 198)  # 3.5 rounds, two and a half of them cut
+    assert cut(256, 27648, 5120) == ("T256s2", 132, 0)  # 1.6 rounds of 40 blocks
+    assert cut(4096, 22016, 4096) == ("T256s2", 132, 0)  # 21 rounds
+
+
 def test_candidates_run_at_once():
     for plan in candidates(64, 8192, 64, 132, AVAILABLE):
         tiles = AVAILABLE[plan.instance].tiles(64, 8192)
