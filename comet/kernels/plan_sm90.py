@@ -19,9 +19,9 @@ CLUSTER_FILL = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.88, 6: 0.77, 7: 0.8, 8: 0.
 LEAST_BLOCKS = (
     4  # blocks of K a thread block should have: below, splitting costs more than it gives
 )
-# Large tiles are cut along K where an SM would idle for this many blocks of K in the last of at most
-# so many rounds: every measured plan of a large layer agrees (10 to 14 blocks: whole tiles were
-# faster, 39: cut ones).
+# Large tiles are cut along K where an SM would idle for this many blocks of K in the last of at
+# most so many rounds. Every measured plan of a large layer agrees: with 10 to 14 blocks whole tiles
+# were faster, with 39 cut ones.
 WORTH_CUTTING, FEW_ROUNDS, LARGE_TILE = 16, 4, 128
 MANY_ROWS = 448  # 64-channel rows from which the next kernel may start early at few tokens
 
