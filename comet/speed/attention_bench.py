@@ -10,7 +10,7 @@ from comet.speed.bench import GPU_HINT, not_timed
 from comet.speed.cases import Job
 
 # Seconds of one H200: operands, and replays that take 0.02 s each.
-SECONDS_A_BACKEND = 0.45
+SECONDS_A_BACKEND = 0.33
 
 
 def estimated_seconds(jobs: list[Job]) -> float:

@@ -14,7 +14,7 @@ from comet.speed.serving.command import add_serving
 
 COST = (
     "A backend takes about 0.3 s a case: the full reference suite (11 batches x 6 shapes x 10 "
-    "backends, and the quantization metrics of COMET's) about 4 minutes of one H200, each batch "
+    "backends, and the quantization metrics of COMET's) about 3 minutes of one H200, each batch "
     "22 s. Every finished case is kept under --out and not run again on the same machine with the "
     "same kernel library, so that a run that was killed goes on where it stopped."
 )

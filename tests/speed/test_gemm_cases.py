@@ -52,9 +52,9 @@ def test_a_bad_shard_is_named(shard):
 
 
 def test_the_printed_cost_is_the_estimate():
-    assert 210 < estimated_seconds(jobs_of("reference")) < 270
-    assert "about 4 minutes" in COST
-    assert round(estimated_seconds(jobs_of("reference", [1]))) in range(21, 25)
+    assert 150 < estimated_seconds(jobs_of("reference")) < 180
+    assert "about 3 minutes" in COST
+    assert round(estimated_seconds(jobs_of("reference", [1]))) in range(14, 17)
 
 
 @pytest.fixture
