@@ -165,6 +165,14 @@ def test_large_tiles_are_cut_where_few_rounds_would_leave_sms_idle():
     assert cut(4096, 22016, 4096) == ("T256s2", 132, 0)  # 21 rounds
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "split"),
+    [(64, 8192, 28672, 2), (64, 15360, 4096, 1), (16, 4096, 11008, 4), (128, 8192, 29568, 2)],
+)
+def test_few_tiles_are_split_until_sms_have_two_blocks(m, n, k, split):
+    assert choose(m, n, k // 128, 132, AVAILABLE).split == split
+
+
 def test_candidates_run_at_once():
     for plan in candidates(64, 8192, 64, 132, AVAILABLE):
         tiles = AVAILABLE[plan.instance].tiles(64, 8192)
