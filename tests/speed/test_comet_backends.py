@@ -54,6 +54,14 @@ def test_every_mode_and_way_runs(mode, layer, ways):
     assert ("plan" in workload.details) == (mode != "token_block")
 
 
+def test_layers_too_wide_to_fuse_are_quantized_alone():
+    wide = SHAPE | {"m": 2, "k": 49152, "layer": "down"}  # OPT-175B's
+    found = run(comet.w4ax(GemmShape.of(wide), CPU))
+    assert "quantization_time" in found and "silu_quantization_time" not in found
+    with pytest.raises(Unsupported, match="at most 49152 input channels, not 49280"):
+        comet.w4ax(GemmShape.of(wide | {"k": 49280}), CPU)
+
+
 def test_the_control_has_int8_blocks_only():
     assert comet.w4a8(GemmShape.of(SHAPE), CPU).details["int8_blocks"] == 3
 

@@ -19,6 +19,7 @@ from comet.kernels.activations import quantize_activations, rmsnorm_quantize, si
 from comet.kernels.layout_sm90 import TILE_BYTES, tile_rows
 from comet.kernels.operands import ActivationOperand
 from comet.kernels.plan_sm90 import plan_of
+from comet.kernels.quantization_call import MAX_CHANNELS, MAX_CHANNELS_NORM, MAX_CHANNELS_SILU
 from comet.kernels.variants import FULL, using, variant_path
 from comet.kernels.w4ax import PreparedWeight, w4ax_linear
 from comet.kernels.w4ax_block_scaled import BlockScaledWeight, w4ax_linear_block_scaled
@@ -27,7 +28,6 @@ from comet.speed.timer import copies_past_l2
 
 BEHIND_NORM = ("qkv", "gate_up")
 BEHIND_SILU = ("down",)
-MOST_NORMED = 16384
 
 
 def w4ax(shape: GemmShape, device: torch.device) -> Workload:
@@ -43,6 +43,10 @@ def w4a8(shape: GemmShape, device: torch.device) -> Workload:
 def _workload(shape: GemmShape, device: torch.device, int8_blocks: int) -> Workload:
     if torch.cuda.get_device_capability(device) != (9, 0):
         raise Unavailable("the fast W4Ax kernel runs on compute capability 9.0 (H100, H200) only")
+    if shape.k > MAX_CHANNELS:
+        raise Unsupported(
+            f"the quantizer takes at most {MAX_CHANNELS} input channels, not {shape.k}"
+        )
     layout = BlockLayout.of(shape.k, int8_blocks)
     block_scaled = _is_block_scaled(shape)
     make, linear = (
@@ -120,12 +124,12 @@ def _quantizations(
         "dependent_launch": True,
     }
     ways = {"quantization": lambda: quantize_activations(x, layout, **how)}
-    if shape.layer in BEHIND_NORM and shape.k <= MOST_NORMED:
+    if shape.layer in BEHIND_NORM and shape.k <= MAX_CHANNELS_NORM:
         gain = torch.rand(shape.k, device=device, dtype=torch.bfloat16)
         ways["norm_quantization"] = lambda: rmsnorm_quantize(
             x, gain, 1e-5, layout, residual=up, **how
         )[0]
-    if shape.layer in BEHIND_SILU:
+    if shape.layer in BEHIND_SILU and shape.k <= MAX_CHANNELS_SILU:
         ways["silu_quantization"] = lambda: silu_quantize(x, up, layout, **how)
     return ways
 
