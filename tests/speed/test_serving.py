@@ -242,21 +242,34 @@ def test_the_profile_is_of_the_largest_load():
 
 
 def test_a_decode_step_is_what_a_longer_run_adds(monkeypatch):
-    runs = {1: {"gemm": (4, 100.0)}, 33: {"gemm": (68, 740.0), "decode": (32, 960.0)}}
+    runs = {
+        1: {"gemm": (4, 100.0), "idle": (2, 8.0)},
+        33: {"gemm": (68, 740.0), "decode": (48, 1000.0), "idle": (2, 10.0)},
+        65: {"gemm": (132, 1380.0), "decode": (80, 1960.0), "late": (32, 64.0), "idle": (40, 74.0)},
+    }
     config = types.SimpleNamespace(model_config=types.SimpleNamespace(get_vocab_size=lambda: 99))
     llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config))
     monkeypatch.setattr(vllm_worker, "kernel_times", lambda llm, prompts, tokens: runs[tokens])
-    seconds = {1: (0.5, 2), 33: (0.52, 66)}
+    seconds = {1: (0.5, 2), 33: (0.7, 66), 65: (0.72, 130)}
     monkeypatch.setattr(vllm_worker, "generate", lambda llm, prompts, tokens: seconds[tokens])
     load = {"input_tokens": 3, "output_tokens": 4, "requests": 2}
     found = vllm_worker.profiled(llm, load, 0)
     assert found["wall_us"] == pytest.approx({"prefill": 5e5, "decode_step": 625})
-    assert found["gpu_us"] == {"prefill": 100, "decode_step": 50}
+    assert found["gpu_us"] == {"prefill": 100, "decode_step": 52}
+    assert found["idle_us"] == {"prefill": 8, "decode_step": 2}
     assert found["prefill"] == [{"kernel": "gemm", "calls": 4, "us": 100.0}]
     assert found["decode_step"] == [
         {"kernel": "decode", "calls": 1, "us": 30.0},
         {"kernel": "gemm", "calls": 2, "us": 20.0},
+        {"kernel": "late", "calls": 1, "us": 2.0},
     ]
+
+
+def test_kernels_that_overlap_share_their_time():
+    events = [("wait", 2.0, 9.0), ("gemm", 0.0, 8.0), ("wait", 12.0, 13.0), ("copy", 12.5, 12.75)]
+    found = vllm_worker.exclusive_times(events)
+    assert found == {"idle": (1, 3.0), "gemm": (1, 8.0), "wait": (2, 2.0), "copy": (1, 0.0)}
+    assert sum(us for _, us in found.values()) == 13.0
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ killed keeps what it has measured.
 REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
 repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
 RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``,
-and with ``profile`` ``kernels: {load, wall_us, gpu_us, prefill, decode_step}``: the last two list
-GPU microseconds by kernel, the largest first.
+and with ``profile`` ``kernels: {load, wall_us, gpu_us, idle_us, prefill, decode_step}``: the last
+two list GPU microseconds by kernel, the largest first.
 """
 
 import json
@@ -25,6 +25,7 @@ WARM_UP_TOKENS = 8
 WARM_UP_REQUESTS = 32
 PROFILED_STEPS = 32
 KERNELS_SHOWN = 40
+IDLE = "idle"
 PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 # That change how an engine runs.
 VARIABLES = (
@@ -40,10 +41,9 @@ def main(request_path: str, response_path: str) -> None:
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     if request["format"] != FORMAT:
         raise SystemExit(f"request has format {request['format']}; this script knows {FORMAT}")
-    # One process, in which kernels can be profiled, unless the environment wants another.
+    # vLLM's default is an engine in a process of its own, whose kernels cannot be profiled here.
     if request.get("profile"):
         os.environ[PROCESSES] = "0"
-    os.environ.setdefault(PROCESSES, "0")
     import torch
     from vllm import LLM
 
@@ -174,42 +174,71 @@ def largest(loads: list[dict]) -> dict:
 def profiled(llm, load: dict, seed: int) -> dict:
     """GPU time by kernel of the prefill and of one decode step of a load, largest first.
 
-    One run ends with the first token; a longer one makes ``PROFILED_STEPS`` more. What it takes
-    longer is decoding. Each is run without the profiler too: where the wall clock shows more than
-    the kernels together, the GPU waits.
+    The prefill is a run that ends with the first token. Two longer runs differ by
+    ``PROFILED_STEPS`` steps that only decode: both take the steps in which some requests decode
+    beside others' prefill. Each run is made without the profiler too, for the wall clock.
     """
     prompts = requests_of(llm, load)
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
-    lengths = 1, 1 + PROFILED_STEPS
+    lengths = 1, 1 + PROFILED_STEPS, 1 + 2 * PROFILED_STEPS
     drawn = [
-        prompts_of(prompts, load["input_tokens"], vocabulary, seed + n) for n in range(96, 100)
+        prompts_of(prompts, load["input_tokens"], vocabulary, seed + n) for n in range(94, 100)
     ]
-    seconds = [generate(llm, *given)[0] for given in zip(drawn[:2], lengths, strict=True)]
-    short, long = (kernel_times(llm, *given) for given in zip(drawn[2:], lengths, strict=True))
-    step = {
-        name: [
-            (value - short.get(name, (0, 0))[i]) / PROFILED_STEPS for i, value in enumerate(both)
-        ]
-        for name, both in long.items()
-    }
-    wall = {
+    seconds = [generate(llm, *given)[0] for given in zip(drawn[:3], lengths, strict=True)]
+    first, short, long = (
+        kernel_times(llm, *given) for given in zip(drawn[3:], lengths, strict=True)
+    )
+    step = {name: _more(short.get(name, (0, 0)), both) for name, both in long.items()}
+    found = {"load": load}
+    found["wall_us"] = {
         "prefill": seconds[0] * 1e6,
-        "decode_step": (seconds[1] - seconds[0]) * 1e6 / PROFILED_STEPS,
+        "decode_step": (seconds[2] - seconds[1]) * 1e6 / PROFILED_STEPS,
     }
-    gpu = {"prefill": _total(short), "decode_step": _total(step)}
-    rows = {"prefill": _rows(short), "decode_step": _rows(step)}
-    return {"load": load, "wall_us": wall, "gpu_us": gpu} | rows
+    found["idle_us"] = {"prefill": first.pop(IDLE)[1], "decode_step": step.pop(IDLE)[1]}
+    found["gpu_us"] = {"prefill": _total(first), "decode_step": _total(step)}
+    return found | {"prefill": _rows(first), "decode_step": _rows(step)}
 
 
 def kernel_times(llm, prompts: list[dict], output_tokens: int) -> dict[str, tuple[float, float]]:
-    """(calls, microseconds) of each kernel of a run."""
+    """(calls, microseconds) of each kernel of a run, and of the gaps between them."""
     import torch
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         generate(llm, prompts, output_tokens)
         torch.cuda.synchronize()
-    return {row.key: (row.count, row.device_time_total) for row in recorded.key_averages()}
+    return exclusive_times(
+        (event.name, event.time_range.start, event.time_range.end)
+        for event in recorded.events()
+        if event.device_type == DeviceType.CUDA
+    )
+
+
+def exclusive_times(events) -> dict[str, tuple[float, float]]:
+    """(calls, microseconds) by kernel, none of it counted twice.
+
+    A kernel that starts before its predecessor ends (programmatic dependent launch) waits for most
+    of the time that they share: that time is the predecessor's. The kernels and ``IDLE``, the time
+    in which none ran, add up to the time from the first start to the last end.
+
+    Args:
+        events: (name, start, end) in microseconds, in any order.
+    """
+    times: dict[str, tuple[float, float]] = {IDLE: (0, 0.0)}
+    done = None
+    for name, start, end in sorted(events, key=lambda event: event[1]):
+        done = start if done is None else done
+        if start > done:
+            times[IDLE] = times[IDLE][0] + 1, times[IDLE][1] + start - done
+        calls, us = times.get(name, (0, 0.0))
+        times[name] = calls + 1, us + max(0.0, end - max(start, done))
+        done = max(done, end)
+    return times
+
+
+def _more(short: tuple[float, float], long: tuple[float, float]) -> tuple[float, float]:
+    return tuple((more - less) / PROFILED_STEPS for less, more in zip(short, long, strict=True))
 
 
 def _total(times: dict) -> float:
