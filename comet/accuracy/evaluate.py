@@ -15,6 +15,7 @@ from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.model import load_checkpoint_model
 from comet.measurements import Measurement, provenance
 from comet.methods.pipeline import load_method_model, method_facts
+from comet.models.arithmetic import exact_products, scoring_type
 from comet.models.folder import ModelFolder
 from comet.speed.gpu_environment import device_environment
 
@@ -39,7 +40,7 @@ class Evaluation:
         integer_windows: leading windows that are scored again by the integer reference, to check
             that fake quantization says the same; 0 to leave it out.
         device: torch device.
-        dtype: type of the 16-bit parts; ``float32`` on a CPU.
+        dtype: arithmetic of the 16-bit parts (``comet.models.arithmetic``); ``float32`` on a CPU.
     """
 
     backend: str
@@ -128,7 +129,7 @@ def _case(evaluation: Evaluation) -> dict:
 
 def build_model(evaluation: Evaluation, row: Row, path: str = "fake") -> torch.nn.Module:
     """The model of a row, ready to be scored."""
-    dtype = getattr(torch, evaluation.dtype)
+    dtype = scoring_type(evaluation.dtype)
     source = row.checkpoint or row.method
     if source and evaluation.checkpoint is None:
         raise UserError(
@@ -164,7 +165,8 @@ def _integer_check(
     count = min(evaluation.integer_windows, len(windows))
     if not layers or not count:
         return None
-    differences = _layer_differences(model, layers, windows[:1])
+    with exact_products():
+        differences = _layer_differences(model, layers, windows[:1])
     for layer in layers:
         layer.path = "integer"
     integer_losses = window_losses(model, windows[:count], "integer reference")

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from comet.accuracy.attention import use_kv4
 from comet.accuracy.kv_quantization import KVQuantization
 from comet.accuracy.perplexity import metric_name, perplexity, window_losses
 from comet.data.windows import text_windows
 from comet.measurements import Measurement, provenance
+from comet.models.arithmetic import scoring_type
 from comet.models.folder import ModelFolder
 from comet.speed.gpu_environment import device_environment
 
@@ -69,7 +68,7 @@ class KV4Study:
         dataset, text, joiner: the scored text (its test part).
         context: tokens of a window.
         tokens: so many leading tokens are scored, in whole windows, at least one.
-        device, dtype: torch device, and type of the model.
+        device, dtype: torch device, and arithmetic of the model.
     """
 
     model: str
@@ -107,7 +106,7 @@ def compare_variants(study: KV4Study, config: dict, seed: int) -> list[Measureme
     folder = ModelFolder(study.folder)
     numbers = range(max(1, study.tokens // study.context))
     windows = text_windows(folder.tokenizer(), study.text, study.joiner, study.context, numbers)
-    model = folder.load(getattr(torch, study.dtype), study.device)
+    model = folder.load(scoring_type(study.dtype), study.device)
     exact = KVQuantization(key_bits=16, value_bits=16)
     layers = len(folder.family.layers_of(model))
     records = []

@@ -14,6 +14,9 @@ from tqdm import tqdm
 
 from comet.errors import UserError
 
+# On a GPU; 2 GiB in float32.
+LOGITS_AT_ONCE = 2**29
+
 
 def metric_name(context: int) -> str:
     """Name of the metric for windows of ``context`` tokens."""
@@ -22,24 +25,39 @@ def metric_name(context: int) -> str:
 
 @torch.no_grad()
 def window_losses(
-    model: torch.nn.Module, windows: torch.Tensor, description: str = "", quiet: bool | None = None
+    model: torch.nn.Module,
+    windows: torch.Tensor,
+    description: str = "",
+    skips: Sequence[int] | None = None,
+    quiet: bool | None = None,
 ) -> list[float]:
-    """Sum of negative log-likelihoods of the scored tokens of each window (all but the first).
+    """Sum of negative log-likelihoods of the scored tokens of each window.
 
     Args:
         model: causal language model.
         windows: int64 [W, context].
         description: label of the progress bar.
+        skips: leading tokens of each window that are not scored, at least 1; by default 1.
         quiet: no progress bar; by default it shows on a terminal only.
     """
     device = next(model.parameters()).device
+    batches = windows.split(_windows_at_once(model, windows.shape[1], device))
+    unscored = iter(skips if skips is not None else [1] * len(windows))
     losses = []
-    for window in tqdm(windows, desc=description, unit="window", disable=quiet):
-        ids = window[None].to(device)
-        logits = model(ids, use_cache=False).logits[0, :-1].float()
-        loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum")
-        losses.append(float(loss))
-    return losses
+    for batch in tqdm(batches, desc=description, unit="batch", disable=quiet):
+        ids = batch.to(device)
+        for own, logits in zip(ids, model(ids, use_cache=False).logits, strict=True):
+            skip = next(unscored)
+            scores = logits[skip - 1 : -1].float()
+            losses.append(torch.nn.functional.cross_entropy(scores, own[skip:], reduction="sum"))
+    return torch.stack(losses).tolist()
+
+
+def _windows_at_once(model: torch.nn.Module, context: int, device: torch.device) -> int:
+    """One on a CPU; on a GPU, which small batches leave idle, as many as its memory bears."""
+    if device.type == "cpu":
+        return 1
+    return max(1, LOGITS_AT_ONCE // (context * model.config.vocab_size))
 
 
 def perplexity(losses: Sequence[float], context: int) -> float:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from comet.accuracy.evaluate import build_model
-from comet.accuracy.perplexity import metric_name
+from comet.accuracy.perplexity import metric_name, window_losses
 from comet.accuracy.rows import row_named
 from comet.data.read import joined_text
 from comet.data.windows import token_windows
@@ -101,7 +100,7 @@ def audit_protocol(audit: Audit, config: dict, seed: int) -> list[Measurement]:
     for way in ways(audit, tokenizer.bos_token_id is not None):
         windows = _windows(audit, way, tokenizer)
         skips = [max(1, way.overlap) if number else 1 for number in range(len(windows))]
-        losses = scored_losses(model, windows, skips, f"{way.choice[0]} {way.choice[1]}")
+        losses = window_losses(model, windows, f"{way.choice[0]} {way.choice[1]}", skips)
         scored = sum(way.context - skip for skip in skips)
         words = sum(
             len(tokenizer.decode(window[skip:]).split())
@@ -125,29 +124,6 @@ def _windows(audit: Audit, way: Scoring, tokenizer) -> torch.Tensor:
         first = torch.full((len(windows), 1), tokenizer.bos_token_id)
         windows = torch.cat((first, windows), dim=1)
     return windows
-
-
-@torch.no_grad()
-def scored_losses(
-    model: torch.nn.Module, windows: torch.Tensor, skips: Sequence[int], description: str = ""
-) -> list[float]:
-    """Sum of negative log-likelihoods of the tokens of each window after its first ``skips``.
-
-    Args:
-        model: causal language model.
-        windows: int64 [W, context].
-        skips: leading tokens of each window that are not scored, at least 1.
-        description: label of the progress bar.
-    """
-    device = next(model.parameters()).device
-    losses = []
-    pairs = list(zip(windows, skips, strict=True))
-    for window, skip in tqdm(pairs, desc=description, unit="window", disable=None):
-        ids = window[None].to(device)
-        logits = model(ids, use_cache=False).logits[0, skip - 1 : -1].float()
-        loss = torch.nn.functional.cross_entropy(logits, ids[0, skip:], reduction="sum")
-        losses.append(float(loss))
-    return losses
 
 
 def _record(

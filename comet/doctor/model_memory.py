@@ -8,7 +8,7 @@ from comet import hints
 from comet.config.shapes import SHAPES
 from comet.doctor.problems import Problem, uses_gpu
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 GB_OF_GIB = 2**30 / 1e9
 
 

@@ -24,6 +24,7 @@ from comet.formats.blocks import PADDING, natural_permutation
 from comet.formats.checkpoint import CheckpointWriter
 from comet.formats.weights import PackedWeight
 from comet.measurements import Measurement, provenance
+from comet.models.arithmetic import tensor_type
 from comet.models.families import Family
 from comet.models.folder import ModelFolder
 from comet.models.stream import LayerStream
@@ -97,7 +98,7 @@ def quantize_model(
         calibration.context,
         range(calibration.windows),
     )
-    stream = LayerStream(folder, windows, device, getattr(torch, dtype))
+    stream = LayerStream(folder, windows, device, tensor_type(dtype))
     with atomic_path(out) as temporary:
         temporary.mkdir(parents=True)
         writer = CheckpointWriter(temporary)

@@ -13,6 +13,8 @@ from comet.formats.kv4 import (
     restore_values,
 )
 
+ROWS_AT_ONCE = 1024
+
 
 def kv4_attention(
     query: torch.Tensor,
@@ -69,8 +71,23 @@ def paged_attention(
     groups = heads // kv_heads
     exact, stored, values = exact.float(), stored.float(), values.float()
     grouped = query.float().view(batch, kv_heads, groups, tokens, size)
-    out = torch.empty_like(grouped)
     seen = _seen(tokens, window, query.device)
+    how = _page_by_page if query.device.type == "cpu" else _all_scores
+    return how(grouped, exact, stored, values, seen, scale, page).view(query.shape).to(query.dtype)
+
+
+def _page_by_page(
+    grouped: torch.Tensor,
+    exact: torch.Tensor,
+    stored: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    scale: float,
+    page: int,
+) -> torch.Tensor:
+    """The queries [batch, kv_heads, groups, T, D] of a page see the same keys."""
+    batch, kv_heads, groups, tokens, size = grouped.shape
+    out = torch.empty_like(grouped)
     # The token that fills a page sees it sealed already, as the tokens of the next page do.
     ends = [*range(page - 1, tokens, page), tokens] if page > 1 else [tokens]
     first = 0
@@ -86,7 +103,36 @@ def paged_attention(
         )
         out[..., first:end, :] = made.view(batch, kv_heads, groups, end - first, size)
         first = end
-    return out.view(query.shape).to(query.dtype)
+    return out
+
+
+def _all_scores(
+    grouped: torch.Tensor,
+    exact: torch.Tensor,
+    stored: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    scale: float,
+    page: int,
+) -> torch.Tensor:
+    """The same in few operations: scores with stored keys, and exact ones where a page is open."""
+    groups, tokens = grouped.shape[2:4]
+    out = torch.empty_like(grouped)
+    for first in range(0, tokens, ROWS_AT_ONCE):
+        end = min(first + ROWS_AT_ONCE, tokens)
+        rows = (grouped[..., first:end, :] * scale).flatten(2, 3)
+        scores = (rows @ stored[..., :end, :].mT).unflatten(2, (groups, -1))
+        start = (first + 1) // page * page
+        if page > 1 and start < end:
+            position = torch.arange(start, end, device=grouped.device)
+            row = torch.arange(first, end, device=grouped.device)[:, None]
+            is_open = position >= (row + 1) // page * page
+            exact_scores = (rows @ exact[..., start:end, :].mT).unflatten(2, (groups, -1))
+            scores[..., start:] = torch.where(is_open, exact_scores, scores[..., start:])
+        scores.masked_fill_(~seen[first:end, :end], -torch.inf)
+        made = scores.softmax(dim=-1).flatten(2, 3) @ values[..., :end, :]
+        out[..., first:end, :] = made.unflatten(2, (groups, -1))
+    return out
 
 
 def _seen(tokens: int, window: int | None, device: torch.device) -> torch.Tensor:

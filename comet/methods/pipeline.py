@@ -19,6 +19,7 @@ from comet.files import atomic_path, write_json
 from comet.fmpq.pipeline import Calibration
 from comet.methods.linear import FakeLinear, share_input
 from comet.methods.method import Block, Method, watch_inputs
+from comet.models.arithmetic import tensor_type
 from comet.models.families import Family
 from comet.models.folder import ModelFolder
 from comet.models.stream import LayerStream
@@ -84,7 +85,7 @@ def _layers(
         calibration.context,
         range(calibration.windows if method.calibrated or method.trains else 1),
     )
-    stream = LayerStream(folder, windows, device, getattr(torch, dtype))
+    stream = LayerStream(folder, windows, device, tensor_type(dtype))
     exact = stream.hidden.clone() if method.trains else None
     for index, layer, run in stream:
         inputs = {}

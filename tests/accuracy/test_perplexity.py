@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from comet.accuracy import perplexity as perplexity_module
 from comet.accuracy.evaluate import Evaluation, evaluate_row
 from comet.accuracy.perplexity import perplexity, window_losses
 from comet.accuracy.rows import ROWS
@@ -57,6 +58,22 @@ def test_perplexity_equals_the_definition():
     losses = window_losses(Fixed(), windows, quiet=True)
     by_hand = (5 * math.log(2) + math.log(6)) / 6
     assert perplexity(losses, 4) == pytest.approx(math.exp(by_hand), rel=1e-6)
+
+
+def test_windows_are_scored_alike_one_by_one_and_together(monkeypatch):
+    class Shifted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(7, 7))
+
+        def forward(self, ids, use_cache):
+            return type("Out", (), {"logits": self.weight[ids]})
+
+    model, windows = Shifted(), torch.randint(0, 7, (5, 9))
+    alone = window_losses(model, windows, skips=[1, 2, 3, 4, 8])
+    monkeypatch.setattr(perplexity_module, "_windows_at_once", lambda *_: 2)
+    assert window_losses(model, windows, skips=[1, 2, 3, 4, 8]) == pytest.approx(alone)
+    assert len(set(alone)) == 5
 
 
 def test_an_overflowing_model_is_one_line():

@@ -9,7 +9,8 @@ from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 from transformers import AutoTokenizer
 
 from comet.accuracy.evaluate import Evaluation, evaluate_row
-from comet.accuracy.protocol import Audit, audit_protocol, scored_losses
+from comet.accuracy.perplexity import window_losses
+from comet.accuracy.protocol import Audit, audit_protocol
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,6 @@ def test_only_what_follows_the_skipped_tokens_is_scored():
             return type("Out", (), {"logits": torch.zeros(1, ids.shape[1], 4)})
 
     windows = torch.zeros(2, 10, dtype=torch.long)
-    assert scored_losses(Fixed(), windows, [1, 7]) == pytest.approx(
+    assert window_losses(Fixed(), windows, skips=[1, 7]) == pytest.approx(
         [9 * math.log(4), 3 * math.log(4)]
     )

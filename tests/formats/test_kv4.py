@@ -13,6 +13,7 @@ from comet.formats.kv4 import (
     unpack_page,
 )
 from comet.formats.packing import pack_int4
+from comet.kernels import kv4_reference
 from comet.kernels.kv4_reference import KV4Cache, kv4_attention
 
 
@@ -118,3 +119,16 @@ def test_codes_lie_where_the_contract_says(dim):
         page = pack_page(of_keys, of_values)
         assert page.nonzero().flatten().tolist() == [key, value]
         assert (page[key], page[value]) == (15 << 4 * h, 15 << 4 * r)
+
+
+@pytest.mark.parametrize("page", [1, 32, 64])
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("tokens", [1, 63, 64, 200])
+def test_both_ways_to_the_attention_of_a_sequence_agree(page, window, tokens, monkeypatch):
+    monkeypatch.setattr(kv4_reference, "ROWS_AT_ONCE", 70)
+    grouped = torch.randn(2, 2, 3, tokens, 16)
+    exact, stored, values = torch.randn(3, 2, 2, tokens, 16)
+    seen = kv4_reference._seen(tokens, window, grouped.device)
+    arguments = grouped, exact, stored, values, seen, 0.25, page
+    expected = kv4_reference._page_by_page(*arguments)
+    torch.testing.assert_close(kv4_reference._all_scores(*arguments), expected)
