@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from comet.figures import bars, measured, published, style
+from comet.figures.serving import served
 from comet.figures.spec import FigureInputs, FigureSpec
 
 FILE = "fig11_batch_sweep.csv"
@@ -59,7 +60,7 @@ def _by_model(records: list[dict]) -> dict[tuple, list[tuple[dict, float]]]:
         for name in BASELINES:
             base = [r for r in group if r["backend"] == name]
             if base:
-                first = min(base, key=lambda r: r["case"]["requests"])
+                first = min(base, key=served)
                 same = [r for r in group if measured.run_id(r) == measured.run_id(first)]
                 panels[key] = [(r, r["median"] / first["median"]) for r in same]
                 break
@@ -69,12 +70,18 @@ def _by_model(records: list[dict]) -> dict[tuple, list[tuple[dict, float]]]:
 def _measured_panel(ax: Axes, pairs: list[tuple[dict, float]]) -> dict[str, tuple[str, str]]:
     series = published.unique(r["backend"] for r, _ in pairs)
     colour = style.colours(series)
-    batches = [str(n) for n in sorted({r["case"]["requests"] for r, _ in pairs})]
-    drawn = {(str(r["case"]["requests"]), r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs}
+    batches = published.unique(
+        _batch(r) for r, _ in sorted(pairs, key=lambda pair: served(pair[0]))
+    )
+    drawn = {(_batch(r), r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs}
     bars.grouped_bars(ax, batches, series, drawn, colour, gap_font=7.5, values=".2f")
     _finish(ax, "concurrent requests")
     origins = {r["backend"]: r["origin"] for r, _ in pairs}
     return {name: (origins[name], colour[name]) for name in series}
+
+
+def _batch(record: dict) -> str:
+    return f"{served(record)}{' (max)' * (record['case']['requests'] == 'max')}"
 
 
 def _finish(ax: Axes, label: str) -> None:

@@ -68,6 +68,12 @@ def setting(record: dict) -> tuple[int, int]:
     return record["case"]["input_tokens"], record["case"]["output_tokens"]
 
 
+def served(record: dict) -> int:
+    """Concurrent requests; ``max`` is what the engine took at once."""
+    asked = record["case"]["requests"]
+    return record["method"]["served"] if asked == "max" else asked
+
+
 def at_best_batch(records: list[dict]) -> list[dict]:
     """For each backend, model, setting and run, the record with the highest throughput."""
     best: dict[tuple, dict] = {}
@@ -128,7 +134,7 @@ def _models(pairs: list[tuple[dict, float]]) -> list[str]:
 
 def _with_requests(label: str, model: str, pairs: list[tuple[dict, float]]) -> str:
     """The model's name over the numbers of concurrent requests that its bars stand for."""
-    counts = {r["case"]["requests"] for r, _ in pairs if r["case"]["model"] == model}
+    counts = {served(r) for r, _ in pairs if r["case"]["model"] == model}
     least, most = min(counts), max(counts)
     shown = f"{most}" if least == most else f"{least} to {most}"
     return f"{label}\n{shown} requests"

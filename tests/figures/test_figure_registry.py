@@ -9,6 +9,8 @@ from matplotlib.colors import to_rgba
 
 from comet.errors import UserError
 from comet.figures import FIGURES, FigureInputs, draw, save, style
+from comet.files import read_json_lines
+from comet.measurements import REPOSITORY
 
 EVERYTHING = [
     *synthetic.accuracy(),
@@ -52,6 +54,19 @@ def overlapping(figure) -> list[tuple[str, str]]:
         for second, b in boxes[i + 1 :]
         if a.x0 + 1 < b.x1 and b.x0 + 1 < a.x1 and a.y0 + 1 < b.y1 and b.y0 + 1 < a.y1
     ]
+
+
+@pytest.fixture(scope="session")
+def reference_runs() -> list[dict]:
+    files = sorted((REPOSITORY / "results").glob("*/*.jsonl"))
+    committed = [file for file in files if not file.parent.name.startswith("local-")]
+    return [record for file in committed for record in read_json_lines(file)]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_draws_the_reference_runs(name, reference_runs, paper, statistics):
+    figure = draw(name, FigureInputs([], paper, statistics, reference_runs))
+    assert overlapping(figure) == []
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -146,6 +146,17 @@ def test_serving_joins_the_end_to_end_figures(paper):
     assert heights(solid(eleven.axes[1])) == [2.0, 1.0, 4.0, 8.0, 4.0, 16.0]
 
 
+def test_as_many_requests_as_fit_stand_under_their_number(paper):
+    records = synthetic.serving((4, 16))
+    most = [r | {"case": r["case"] | {"requests": "max"}} for r in records[3:]]
+    most = [r | {"method": {"served": 32}, "median": 2 * r["median"]} for r in most]
+    eleven = draw("fig11", FigureInputs(records + most, paper)).axes[1]
+    assert [label.get_text() for label in eleven.get_xticklabels()] == ["4", "16", "32 (max)"]
+    assert heights(solid(eleven))[-1] == 32.0
+    ten = draw("fig10", FigureInputs(records + most, paper)).axes[2]
+    assert [label.get_text() for label in ten.get_xticklabels()] == ["tiny\n32 requests"]
+
+
 def test_a_modelled_record_is_hatched(paper):
     records = synthetic.gemm(origin="modelled")
     axes = draw("fig9", FigureInputs(records, paper)).axes[4]
