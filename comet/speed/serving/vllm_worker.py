@@ -211,7 +211,7 @@ def kernel_times(llm, prompts: list[dict], output_tokens: int) -> dict[str, tupl
     return exclusive_times(
         (event.name, event.time_range.start, event.time_range.end)
         for event in recorded.events()
-        if event.device_type == DeviceType.CUDA
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     )
 
 
