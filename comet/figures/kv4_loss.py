@@ -53,7 +53,7 @@ def draw(inputs: FigureInputs) -> Figure:
     for table in tables:
         draw_table(axes.pop(0), table)
     for key, found in variants.items():
-        kv4_variants.draw(axes.pop(0), key, found, inputs)
+        kv4_variants.draw(axes.pop(0), key, found, studied, inputs)
     drawn_steps = [step for step in STEPS if any(step == s for d in panels.values() for _, s in d)]
     entries = [(step, "measured", COLOUR[step]) for step in drawn_steps]
     entries.append((PUBLISHED, "published", COLOUR[PUBLISHED]))
@@ -80,9 +80,11 @@ def _measured_panel(
     groups = published.unique(group for group, _ in drawn)
     steps = [step for step in STEPS if any(s == step for _, s in drawn)]
     bars.grouped_bars(ax, groups, steps, drawn, COLOUR, gap_font=8, values="+.3f")
+    ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for labels of two lines
     ax.axhline(0, color=style.BLACK, linewidth=0.8)
     ax.set_ylabel("increase of perplexity")
-    title = f"Measured on {shown.device}: {table1.describe(condition, inputs)}"
+    own = table1.by_condition(shown.records)[condition]
+    title = f"Measured on {shown.where(own)}: {table1.describe(condition, inputs)}"
     ax.set_title(title, loc="left")
 
 
@@ -94,7 +96,7 @@ def increases(records: list[dict], inputs: FigureInputs) -> dict[tuple[str, str]
         for step, (without, with_kv4) in STEPS.items():
             if (model, without) in value and (model, with_kv4) in value:
                 before, after = value[model, without], value[model, with_kv4]
-                text = f"{after - before:+.3f} ({after / before - 1:+.2%})"
+                text = f"{after - before:+.3f}\n({after / before - 1:+.2%})"
                 group = style.wrapped(inputs.label(model))
                 found[group, step] = bars.Bar(after - before, "measured", text=text)
     return found

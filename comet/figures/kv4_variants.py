@@ -3,12 +3,20 @@
 
 from matplotlib.axes import Axes
 
-from comet.accuracy.recovery import METRICS, TaskRow, kv_changes, paired_difference, task_rows
+from comet.accuracy.recovery import (
+    METRICS,
+    TaskRow,
+    condition,
+    kv_changes,
+    paired_difference,
+    task_rows,
+)
 from comet.accuracy.statistics import Estimate
 from comet.data.tasks import TASKS
 from comet.figures import measured, style
 from comet.figures.spec import FigureInputs
 from comet.figures.table import Table
+from comet.figures.table2 import scored_with
 
 TITLES = {
     "granularity": "What shares a scale",
@@ -39,9 +47,16 @@ def height(changes: list[tuple[str, Estimate]], name: str) -> float:
     return 2.4 if name == "layers" else 1.0 + 0.2 * len(changes)
 
 
-def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: FigureInputs) -> None:
+def draw(
+    axes: Axes,
+    key: tuple,
+    changes: list[tuple[str, Estimate]],
+    studied: measured.Shown,
+    inputs: FigureInputs,
+) -> None:
     """Draw one set: a bar for each variant with its paired standard error."""
     model, dataset, split, context, windows, name = key
+    device = studied.where(r for r in studied.records if condition(r) == key[:-1])
     values = [100 * change.value for _, change in changes]
     known = all(change.stderr == change.stderr for _, change in changes)
     errors = [100 * change.stderr if known else 0 for _, change in changes]
@@ -75,7 +90,9 @@ def draw(axes: Axes, key: tuple, changes: list[tuple[str, Estimate]], inputs: Fi
         axes.set_xlabel("change of perplexity, %", fontsize=8)
     text = f"{inputs.label(dataset)}, context {context}, windows {windows}"
     text += "" if known else ": too few for a standard error"
-    title = f"{TITLES[name]}, weights in 16 bit\n{inputs.label(model)}; measured\n{text}"
+    title = (
+        f"{TITLES[name]}, weights in 16 bit\n{inputs.label(model)}\nMeasured on {device}: {text}"
+    )
     axes.set_title(title, loc="left")
 
 
@@ -99,7 +116,8 @@ def task_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
                 continue
             items = f"first {limit} items" if limit else "all items"
             title = (
-                f"Measured on {shown.device}: {inputs.label(model)}\n"
+                f"Measured on {shown.where(scored_with(shown.records, model, limit))}: "
+                f"{inputs.label(model)}\n"
                 f"{metric} with KV4 minus without, points (paired), {items} of each task"
             )
             heads = [TASKS[task].label for task in tasks]

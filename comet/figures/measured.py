@@ -2,7 +2,7 @@
 """Measured records, grouped for a figure: which run is shown, where, and what is missing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from comet.figures.spec import FigureInputs
@@ -17,13 +17,24 @@ class Shown:
 
     Attributes:
         records: records with status ok, of this run or else of the reference runs.
-        device: device names for the legend, None where nothing is shown.
         missing: one line for each different reason of a skipped or failed record of this run.
+        from_reference: whether the records are those of the reference runs.
     """
 
     records: list[dict]
-    device: str | None
     missing: list[str]
+    from_reference: bool = False
+
+    @property
+    def device(self) -> str | None:
+        """Device names for the legend, None where nothing is shown."""
+        return self.where(self.records)
+
+    def where(self, records: Iterable[dict]) -> str | None:
+        """Device names of some of the records."""
+        names = {str(r["environment"].get("device", "unknown device")) for r in records}
+        suffix = ", reference run" if self.from_reference else ""
+        return f"{', '.join(sorted(names))}{suffix}" if names else None
 
 
 def show(inputs: FigureInputs, kind: str, wanted: Callable[[dict], bool]) -> Shown:
@@ -33,14 +44,12 @@ def show(inputs: FigureInputs, kind: str, wanted: Callable[[dict], bool]) -> Sho
         f"not measured: {r['backend']}: {r['reason']}" for r in own if r["status"] != "ok"
     )
     records = [r for r in own if r["status"] == "ok"]
-    suffix = ""
-    if not records:
+    from_reference = not records
+    if from_reference:
         records = [
             r for r in inputs.reference if r["kind"] == kind and wanted(r) and r["status"] == "ok"
         ]
-        suffix = ", reference run"
-    devices = sorted({str(r["environment"].get("device", "unknown device")) for r in records})
-    return Shown(records, f"{', '.join(devices)}{suffix}" if devices else None, list(missing))
+    return Shown(records, list(missing), from_reference)
 
 
 def case_key(record: dict, *on: str) -> tuple:

@@ -31,7 +31,7 @@ def draw(inputs: FigureInputs) -> Figure:
     heights = [2.0] * len(cases) + style.text_heights(shown.missing)
     heights += [1.9] if blocks else []
     if not heights:
-        heights, shown = [0.5], measured.Shown([], None, ["not measured: no quantize record"])
+        heights, shown = [0.5], measured.Shown([], ["not measured: no quantize record"])
     fig = style.new_figure(sum(heights) + 1.5)
     grid = fig.add_gridspec(len(heights), len(METRICS), height_ratios=heights)
     for row, (model, method) in enumerate(cases):

@@ -10,6 +10,7 @@ from comet.figures import style
 
 ROW = 0.2  # inches
 LABEL = 3.1
+LETTER = 0.062  # of a label, in the mean
 FONT = 8.5
 
 
@@ -37,6 +38,12 @@ class Table:
         return max(head.count("\n") + 1 for head in self.columns)
 
     @property
+    def label_width(self) -> float:
+        """Inches of the labels' column."""
+        longest = max((len(label) for label, _ in self.rows), default=0)
+        return max(LABEL, 0.3 + LETTER * longest)
+
+    @property
     def height(self) -> float:
         """Inches that ``draw_table`` needs."""
         return ROW * (len(self.rows) + self.head_lines + 0.5) + 0.3
@@ -50,8 +57,8 @@ def draw_table(axes: Axes, table: Table) -> None:
     axes.set_xlim(0, width)
     axes.set_ylim(lines * ROW, 0)
     axes.set_title(table.title, loc="left")
-    step = (width - LABEL) / max(1, len(table.columns))
-    places = [LABEL + (number + 0.5) * step for number in range(len(table.columns))]
+    step = (width - table.label_width) / max(1, len(table.columns))
+    places = [table.label_width + (number + 0.5) * step for number in range(len(table.columns))]
     below = table.head_lines * ROW
     for place, head in zip(places, table.columns, strict=True):
         axes.text(place, below - 0.04, head, ha="center", va="bottom", fontsize=FONT)

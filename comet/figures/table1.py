@@ -73,22 +73,24 @@ def draw(inputs: FigureInputs) -> Figure:
 def measured_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
     """One table for each condition; windows that chose defaults are kept from the held-out."""
     names = row_names(shown.records)
+    records = recovery.split_windows(shown.records)
     tables, single = [], []
-    for key, rows in text_rows(recovery.split_windows(shown.records)).items():
+    for key, rows in text_rows(records).items():
+        own = [record for record in records if recovery.condition(record) == key]
         rows = sorted(rows, key=lambda row: order(row.backend))
         where = f"{inputs.label(key[0])}\n{describe(key[1:], inputs)}"
         if len(rows) == 1:
             label = f"{where.replace(chr(10), '; ')}: {names[rows[0].backend]}"
-            single.append((label, [f"{rows[0].perplexity:.2f}"]))
+            single.append((own, label, f"{rows[0].perplexity:.2f}"))
             continue
         cells = [(names[row.backend], _cells(row)) for row in rows]
         strong = {n for n, row in enumerate(rows) if row.backend.startswith("fmpq-w4ax")}
-        title = f"Measured on {shown.device}: {where}"
+        title = f"Measured on {shown.where(own)}: {where}"
         tables.append(Table(title, "measured", COLUMNS, cells, strong))
     if single:
-        title = f"Measured on {shown.device}: one row alone"
-        cells = [(label, [None, None, None, *cell]) for label, cell in single]
-        tables.append(Table(title, "measured", ["", "", "", "perplexity"], cells))
+        title = f"Measured on {shown.where(r for own, *_ in single for r in own)}: one row alone"
+        cells = [(label, [cell]) for _, label, cell in single]
+        tables.append(Table(title, "measured", ["perplexity"], cells))
     return tables
 
 

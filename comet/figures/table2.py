@@ -54,15 +54,19 @@ def measured_tables(shown: measured.Shown, inputs: FigureInputs, metric: str) ->
             continue
         counts = {len(row.cells[task].items) for row in rows for task in row.cells}
         items = f"the first {limit} items of each" if limit else f"all {sum(counts)} items"
-        title = (
-            f"Measured on {shown.device}: {inputs.label(model)}\n{metric}, %, zero-shot, {items}"
-        )
+        device = shown.where(scored_with(shown.records, model, limit))
+        title = f"Measured on {device}: {inputs.label(model)}\n{metric}, %, zero-shot, {items}"
         heads = [TASKS[task].label for task in tasks] + ["mean", "against 16 bit"]
         rows = sorted(rows, key=lambda row: table1.order(row.backend))
         cells = [(names[row.backend], _cells(row, tasks)) for row in rows]
         strong = {n for n, row in enumerate(rows) if row.backend.startswith("fmpq-w4ax")}
         tables.append(Table(title, "measured", heads, cells, strong))
     return tables
+
+
+def scored_with(records: list[dict], model: str, limit: int | None) -> list[dict]:
+    """The records of a model and number of items."""
+    return [r for r in records if (r["case"]["model"], r["case"]["limit"]) == (model, limit)]
 
 
 def _cells(row: TaskRow, tasks: list[str]) -> list[str | None]:

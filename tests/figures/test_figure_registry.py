@@ -30,7 +30,9 @@ def legend_texts(figure) -> list[str]:
 
 
 def visible_words(axes) -> list:
-    """Title, axis labels and the tick labels inside the view."""
+    """Title, axis labels and the tick labels inside the view; of a table, all that it says."""
+    if not axes.axison:
+        return [axes._left_title, *axes.texts]
     words = [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]
     for axis in (axes.xaxis, axes.yaxis):
         low, high = sorted(axis.get_view_interval())
@@ -45,7 +47,7 @@ def overlapping(figure) -> list[tuple[str, str]]:
     boxes = [
         (word.get_text(), word.get_window_extent())
         for axes in figure.axes
-        if axes.name != "3d" and axes.axison
+        if axes.name != "3d"
         for word in visible_words(axes)
     ]
     return [

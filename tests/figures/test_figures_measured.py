@@ -215,7 +215,7 @@ def test_zero_shot_accuracy_shows_errors_and_what_is_left_of_16_bit(paper):
 def test_kv4_loss_is_shown_alone_and_on_top(paper):
     axes = draw("kv4_loss", FigureInputs(synthetic.accuracy(), paper)).axes[0]
     assert heights(solid(axes)) == [0.5, pytest.approx(1.2)]
-    assert [t.get_text() for t in axes.texts] == ["+0.500 (+2.50%)", "+1.200 (+4.00%)"]
+    assert [t.get_text() for t in axes.texts] == ["+0.500\n(+2.50%)", "+1.200\n(+4.00%)"]
 
 
 def test_kv4_variants_show_their_change_against_16_bit(paper):
@@ -224,7 +224,7 @@ def test_kv4_variants_show_their_change_against_16_bit(paper):
     assert [p.get_width() for p in solid(axes)] == heights_of(2.5, 10.0)
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == ["K channel x 64 tokens, V token", "K token"]
-    assert axes.get_title(loc="left").startswith("What shares a scale, weights in 16 bit\ntiny;")
+    assert axes.get_title(loc="left").startswith("What shares a scale, weights in 16 bit\ntiny\n")
     layers = [
         record
         for record in synthetic.kv_variants("layers")

@@ -11,6 +11,7 @@ from comet.formats.activations import quantize_activations as reference_quantize
 from comet.formats.blocks import BlockLayout, natural_permutation
 from comet.formats.packing import pack_int4
 from comet.formats.weights import pack_weight
+from comet.kernels import plan_sm90
 from comet.kernels.activations import quantize_activations
 from comet.kernels.layout_sm90 import (
     TILE_BYTES,
@@ -154,7 +155,13 @@ def test_every_size_has_a_plan_that_fits():
                 assert allowed or not plan.dependent_launch
 
 
-def test_large_tiles_are_cut_where_few_rounds_would_leave_sms_idle():
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """The rules alone, as for a shape or GPU that the table does not know."""
+    monkeypatch.setattr(plan_sm90, "TABLE", {})
+
+
+def test_large_tiles_are_cut_where_few_rounds_would_leave_sms_idle(unmeasured):
     def cut(m, n, k):
         plan = choose(m, n, k // 128, 132, AVAILABLE)
         return plan.instance, plan.grid, plan.shared_tiles
@@ -169,7 +176,7 @@ def test_large_tiles_are_cut_where_few_rounds_would_leave_sms_idle():
     ("m", "n", "k", "split"),
     [(64, 8192, 28672, 2), (64, 15360, 4096, 1), (16, 4096, 11008, 4), (128, 8192, 29568, 2)],
 )
-def test_few_tiles_are_split_until_sms_have_two_blocks(m, n, k, split):
+def test_few_tiles_are_split_until_sms_have_two_blocks(m, n, k, split, unmeasured):
     assert choose(m, n, k // 128, 132, AVAILABLE).split == split
 
 
