@@ -50,7 +50,7 @@ def window_losses(
             skip = next(unscored)
             scores = logits[skip - 1 : -1].float()
             losses.append(torch.nn.functional.cross_entropy(scores, own[skip:], reduction="sum"))
-    return torch.stack(losses).tolist()
+    return torch.stack(losses).cpu().tolist()
 
 
 def _windows_at_once(model: torch.nn.Module, context: int, device: torch.device) -> int:
