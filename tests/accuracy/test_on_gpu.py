@@ -14,6 +14,7 @@ from comet.accuracy.kv4_study import KV4Study, compare_variants
 from comet.accuracy.protocol import Audit, audit_protocol
 from comet.fmpq.options import PLUS, FMPQOptions
 from comet.fmpq.pipeline import Calibration, quantize_model
+from comet.kernels import kv4_reference
 from comet.methods.pipeline import apply_method
 from comet.methods.registry import METHODS
 from comet.methods.weight_grid import WeightGrid
@@ -38,8 +39,10 @@ ROWS = ("fmpq-w4a16", "fmpq-w4a4", "fmpq-w4axkv4", "fmpq-plus-w4axkv4", "w16a16-
 
 
 @pytest.fixture(autouse=True)
-def one_attention():
-    """The stand-in has no fused attention, so the processor does without it too."""
+def one_attention(monkeypatch):
+    """The stand-in has no fused attention, so the processor does without it too, and takes the
+    GPU's way to attention over a 4-bit cache."""
+    monkeypatch.setattr(kv4_reference, "_page_by_page", kv4_reference._all_scores)
     with sdpa_kernel(SDPBackend.MATH):
         yield
 
