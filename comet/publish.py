@@ -8,8 +8,8 @@ from pathlib import Path
 from comet.errors import UserError
 from comet.measurements import KINDS, REPOSITORY, read_records, write_records
 
-# Records of studies, whose kind is accuracy, in files of their own.
-STUDIES = ("choices", "kvcache", "protocol")
+# Records in files of their own: studies, whose kind is accuracy, and profiled engines.
+STUDIES = ("choices", "kvcache", "protocol", "serving-profile")
 
 
 def publish(

@@ -41,13 +41,14 @@ def window_losses(
         quiet: no progress bar; by default it shows on a terminal only.
     """
     device = next(model.parameters()).device
-    batches = windows.split(_windows_at_once(model, windows.shape[1], device))
-    unscored = iter(skips if skips is not None else [1] * len(windows))
+    size = _windows_at_once(model, windows.shape[1], device)
+    skips = skips if skips is not None else [1] * len(windows)
     losses = []
-    for batch in tqdm(batches, desc=description, unit="batch", disable=quiet):
-        ids = batch.to(device)
-        for own, logits in zip(ids, model(ids, use_cache=False).logits, strict=True):
-            skip = next(unscored)
+    for first in tqdm(range(0, len(windows), size), desc=description, unit="batch", disable=quiet):
+        part = slice(first, first + size)
+        ids = windows[part].to(device)
+        scored = model(ids, use_cache=False).logits
+        for own, logits, skip in zip(ids, scored, skips[part], strict=True):
             scores = logits[skip - 1 : -1].float()
             losses.append(torch.nn.functional.cross_entropy(scores, own[skip:], reduction="sum"))
     return torch.stack(losses).cpu().tolist()

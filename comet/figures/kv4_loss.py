@@ -31,7 +31,7 @@ def draw(inputs: FigureInputs) -> Figure:
     shown = measured.show(inputs, "accuracy", is_row)
     studied = measured.show(inputs, "accuracy", kv4_variants.selected)
     panels = {
-        condition: bars_of
+        condition: (records, bars_of)
         for condition, records in table1.by_condition(shown.records).items()
         if (bars_of := increases(records, inputs))
     }
@@ -45,8 +45,9 @@ def draw(inputs: FigureInputs) -> Figure:
     heights += [kv4_variants.height(found, key[-1]) for key, found in variants.items()]
     fig = style.new_figure(sum(heights) + 1.6)
     axes = list(fig.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-    for condition, drawn in panels.items():
-        _measured_panel(axes.pop(0), condition, drawn, shown, inputs)
+    for condition, (records, drawn) in panels.items():
+        where = f"{shown.where(records)}: {table1.describe(condition, inputs)}"
+        _measured_panel(axes.pop(0), where, drawn)
     if shown.missing:
         style.say(axes.pop(0), shown.missing)
     _published_panel(axes.pop(0), inputs)
@@ -54,7 +55,9 @@ def draw(inputs: FigureInputs) -> Figure:
         draw_table(axes.pop(0), table)
     for key, found in variants.items():
         kv4_variants.draw(axes.pop(0), key, found, studied, inputs)
-    drawn_steps = [step for step in STEPS if any(step == s for d in panels.values() for _, s in d)]
+    drawn_steps = [
+        step for step in STEPS if any(step == s for _, d in panels.values() for _, s in d)
+    ]
     entries = [(step, "measured", COLOUR[step]) for step in drawn_steps]
     entries.append((PUBLISHED, "published", COLOUR[PUBLISHED]))
     handles = [bars.baseline_handle(f"printed claim, {CLAIM}")]
@@ -74,18 +77,14 @@ def is_score(record: dict) -> bool:
     return record["metric"] in METRICS and record["backend"] in BACKENDS
 
 
-def _measured_panel(
-    ax: Axes, condition: tuple, drawn: dict, shown: measured.Shown, inputs: FigureInputs
-) -> None:
+def _measured_panel(ax: Axes, where: str, drawn: dict) -> None:
     groups = published.unique(group for group, _ in drawn)
     steps = [step for step in STEPS if any(s == step for _, s in drawn)]
     bars.grouped_bars(ax, groups, steps, drawn, COLOUR, gap_font=8, values="+.3f")
     ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for labels of two lines
     ax.axhline(0, color=style.BLACK, linewidth=0.8)
     ax.set_ylabel("increase of perplexity")
-    own = table1.by_condition(shown.records)[condition]
-    title = f"Measured on {shown.where(own)}: {table1.describe(condition, inputs)}"
-    ax.set_title(title, loc="left")
+    ax.set_title(f"Measured on {where}", loc="left")
 
 
 def increases(records: list[dict], inputs: FigureInputs) -> dict[tuple[str, str], bars.Bar]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV4 attention in plain torch: a cache for decoding, and the whole-sequence form of it."""
 
+from typing import NamedTuple
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -69,24 +71,27 @@ def paged_attention(
     batch, heads, tokens, size = query.shape
     kv_heads = exact.shape[1]
     groups = heads // kv_heads
-    exact, stored, values = exact.float(), stored.float(), values.float()
+    keys = _Keys(exact.float(), stored.float(), page)
     grouped = query.float().view(batch, kv_heads, groups, tokens, size)
     seen = _seen(tokens, window, query.device)
     how = _page_by_page if query.device.type == "cpu" else _all_scores
-    return how(grouped, exact, stored, values, seen, scale, page).view(query.shape).to(query.dtype)
+    return how(grouped, keys, values.float(), seen, scale).view(query.shape).to(query.dtype)
+
+
+class _Keys(NamedTuple):
+    """What ``paged_attention`` is given, in float32."""
+
+    exact: torch.Tensor
+    stored: torch.Tensor
+    page: int
 
 
 def _page_by_page(
-    grouped: torch.Tensor,
-    exact: torch.Tensor,
-    stored: torch.Tensor,
-    values: torch.Tensor,
-    seen: torch.Tensor,
-    scale: float,
-    page: int,
+    grouped: torch.Tensor, given: _Keys, values: torch.Tensor, seen: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """The queries [batch, kv_heads, groups, T, D] of a page see the same keys."""
     batch, kv_heads, groups, tokens, size = grouped.shape
+    exact, stored, page = given
     out = torch.empty_like(grouped)
     # The token that fills a page sees it sealed already, as the tokens of the next page do.
     ends = [*range(page - 1, tokens, page), tokens] if page > 1 else [tokens]
@@ -107,16 +112,11 @@ def _page_by_page(
 
 
 def _all_scores(
-    grouped: torch.Tensor,
-    exact: torch.Tensor,
-    stored: torch.Tensor,
-    values: torch.Tensor,
-    seen: torch.Tensor,
-    scale: float,
-    page: int,
+    grouped: torch.Tensor, given: _Keys, values: torch.Tensor, seen: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """The same in few operations: scores with stored keys, and exact ones where a page is open."""
     groups, tokens = grouped.shape[2:4]
+    exact, stored, page = given
     out = torch.empty_like(grouped)
     for first in range(0, tokens, ROWS_AT_ONCE):
         end = min(first + ROWS_AT_ONCE, tokens)

@@ -129,6 +129,6 @@ def test_both_ways_to_the_attention_of_a_sequence_agree(page, window, tokens, mo
     grouped = torch.randn(2, 2, 3, tokens, 16)
     exact, stored, values = torch.randn(3, 2, 2, tokens, 16)
     seen = kv4_reference._seen(tokens, window, grouped.device)
-    arguments = grouped, exact, stored, values, seen, 0.25, page
+    arguments = grouped, kv4_reference._Keys(exact, stored, page), values, seen, 0.25
     expected = kv4_reference._page_by_page(*arguments)
     torch.testing.assert_close(kv4_reference._all_scores(*arguments), expected)

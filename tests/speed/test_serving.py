@@ -12,7 +12,9 @@ import types
 import pytest
 from serving_standins import GPU, JOB, LOADS, WORKER, by_metric, program
 
+from comet.cli import main
 from comet.errors import UserError
+from comet.measurements import read_records
 from comet.speed import capability
 from comet.speed.serving import engines, trtllm, vllm_worker
 from comet.speed.serving.cases import ServingJob, serving_jobs
@@ -230,6 +232,15 @@ response["engine"]["same"] = all(e.load().__module__ == "comet.integrations.vllm
     (first, *_) = serving_records([ServingJob("LLaMA-3-8B", engine, LOADS)], {}, 0)
     assert first.method["engine"]["plugins"] == entries
     assert first.method["engine"]["same"]
+
+
+def test_a_profiled_engine_is_never_part_of_an_unprofiled_run(worker, tmp_path):
+    loads = ["--loads", "1024/512/64", "128/128/max"]
+    command = ["bench", "serving", "LLaMA-3-8B", "--engines", "vllm-comet", *loads]
+    for name, more in (("serving-profile", ["--profile"]), ("serving", [])):
+        assert main([*command, *more, "--out", str(tmp_path)]) == 0
+        (first, _) = by_metric(read_records(tmp_path / f"{name}.jsonl"), "tokens_per_s")
+        assert first.method["engine"]["asked"]["profile"] == bool(more)
 
 
 def test_the_profile_is_of_the_largest_load():

@@ -54,6 +54,8 @@ def _serving(options: argparse.Namespace) -> None:
         _list(jobs)
         return
     out = run_folder(options)
+    # A profiled engine runs in another way: the two are never one run.
+    name = "serving-profile" if options.profile else "serving"
     config = {"serving": setting, "repeats": options.repeats, "shard": options.shard}
     records = recorded(options.recorded, config, options.seed) if options.recorded else []
     # So that the engine ends with this program, and the GPU is free again.
@@ -64,12 +66,12 @@ def _serving(options: argparse.Namespace) -> None:
             config,
             options.seed,
             options.repeats,
-            keep=out / "cases" / "serving",
+            keep=out / "cases" / name,
             profile=options.profile,
         ):
             records += made
-            write_records(out / "serving.jsonl", records)
-    print(out / "serving.jsonl")
+            write_records(out / f"{name}.jsonl", records)
+    print(out / f"{name}.jsonl")
 
 
 def _load(text: str) -> list:
