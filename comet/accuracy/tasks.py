@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zero-shot accuracy of one row by lm-eval's own API: its prompts, metrics and standard errors."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,6 +176,8 @@ def score_task(
     task = load_task(name, TASKS[name].folder, TASKS[name].split, rows)
     wrapped = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
     loaded = {"tasks": {name: task}, "groups": {}, "group_map": {}}
+    # lm-eval bootstraps in forked processes, which can wait forever for a lock of a thread of ours.
+    os.environ["DISABLE_MULTIPROC"] = "1"
     # Bootstraps only LAMBADA's perplexity, which is not reported; 0 would drop the other errors.
     results = evaluate(wrapped, loaded, limit=limit, bootstrap_iters=2)
     samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])

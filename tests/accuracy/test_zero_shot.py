@@ -116,6 +116,7 @@ def stock_scores(model, tokenizer, name: str, rows: list[dict], monkeypatch) -> 
     loaded = TaskManager(include_defaults=False).load([str(_stock_file(name, TASKS[name].folder))])
     for task in loaded["tasks"].values():
         task.set_config("num_fewshot", 0)
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
     wrapped = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8)
     return evaluate(wrapped, loaded, bootstrap_iters=2)
 
