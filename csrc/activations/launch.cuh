@@ -6,7 +6,7 @@
 
 namespace comet {
 
-constexpr int kFewTokens = 264;  // about two thread blocks an SM: latency decides
+constexpr int kSms = 132;  // of an H200; with the 108 of an A100 some counts take a second wave
 
 inline bool aligned(const void* pointer, int64_t stride) {
   return reinterpret_cast<uintptr_t>(pointer) % 8 == 0 && stride % 4 == 0;
@@ -60,20 +60,26 @@ int launch_instance(const QuantizeParams& p, cudaStream_t stream) {
   return cuda_status(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-// Few tokens: many warps a token hide latency. Many: few warps with more words each, since the work
-// that a warp does once is what large counts pay for.
+// Whether thread blocks with so many words a warp run all tokens at once: an SM holds 1024 threads of
+// 64 registers.
+inline bool at_once(const CometQuantizeArgs& a, int words) {
+  const int warps = (a.int4_blocks + a.int8_blocks + words - 1) / words;
+  return warps <= kMaxWarps && a.tokens <= kSms * (kMaxWarps / warps);
+}
+
+// Few tokens: many warps a token hide latency, as long as no token waits for another. Many: few
+// warps with more words each, since the work that a warp does once is what large counts pay for.
 template <class T, template <class> class Source, class Options>
 int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   const int blocks = p.args.int4_blocks + p.args.int8_blocks;
-  const bool few = p.args.tokens <= kFewTokens;
-  if (blocks <= 8 || (few && blocks <= 2 * kMaxWarps)) {
+  if (blocks <= 8 || at_once(p.args, 2)) {
     return launch_instance<T, Source, 2, Options>(p, stream);
   }
   if constexpr (Source<T>::kMaxWords == 24) {
     if (blocks > 8 * kMaxWarps) return launch_instance<T, Source, 24, Options>(p, stream);
   }
   if constexpr (Source<T>::kMaxWords >= 8) {
-    if (!few || blocks > 4 * kMaxWarps) return launch_instance<T, Source, 8, Options>(p, stream);
+    if (!at_once(p.args, 4)) return launch_instance<T, Source, 8, Options>(p, stream);
   }
   return launch_instance<T, Source, 4, Options>(p, stream);
 }

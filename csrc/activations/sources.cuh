@@ -123,15 +123,35 @@ struct SiluSource {
 
  private:
   static __device__ __forceinline__ void multiply(uint2& word, uint2 other) {
-    float gate[4], up[4];
+    float gate[4], up[4], silu[4];
     unpack4<T>(word, gate);
     unpack4<T>(other, up);
+    // 1 + exp(-gate) would leave the range in which the short division is exact.
+    const float least = fminf(fminf(gate[0], gate[1]), fminf(gate[2], gate[3]));
+    const bool far = !(least > -80.0f);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float silu = __fdiv_rn(gate[i], 1.0f + expf(-gate[i]));
-      gate[i] = round_to<T>(silu) * up[i];
+      silu[i] = quotient(gate[i], 1.0f + expf(-gate[i]));
     }
-    word = pack4<T>(gate);
+    if (far) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) silu[i] = __fdiv_rn(gate[i], 1.0f + expf(-gate[i]));
+    }
+    // Packed: conversions of single values take turns with the exponentials.
+    unpack4<T>(pack4<T>(silu), silu);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) silu[i] *= up[i];
+    word = pack4<T>(silu);
+  }
+
+  // x / d as IEEE division rounds it, for 1 <= d < 2^126: what __fdiv_rn does after its checks of
+  // the range, which take a branch and a slow instruction a value.
+  static __device__ __forceinline__ float quotient(float x, float d) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    r = __fmaf_rn(r, __fmaf_rn(-d, r, 1.0f), r);
+    const float q = __fmul_rn(x, r);
+    return __fmaf_rn(r, __fmaf_rn(-d, q, x), q);
   }
 };
 
@@ -155,7 +175,10 @@ struct RmsNormSource {
       unpack4<T>(words[j], h);
       unpack4<T>(weights[j], weight);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) h[i] = round_to<T>(h[i] * scale) * weight[i];
+      for (int i = 0; i < 4; ++i) h[i] *= scale;
+      unpack4<T>(pack4<T>(h), h);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) h[i] *= weight[i];
       words[j] = pack4<T>(h);
     }
   }

@@ -21,6 +21,10 @@ struct Scalar<__half> {
   static __device__ __forceinline__ unsigned short from_float(float value) {
     return __half_as_ushort(__float2half_rn(value));
   }
+  static __device__ __forceinline__ unsigned from_floats(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
   static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
     const __half2 larger =
         __hmax2(__habs2(*reinterpret_cast<__half2*>(&a)), __habs2(*reinterpret_cast<__half2*>(&b)));
@@ -35,6 +39,10 @@ struct Scalar<__nv_bfloat16> {
   }
   static __device__ __forceinline__ unsigned short from_float(float value) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+  static __device__ __forceinline__ unsigned from_floats(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const unsigned*>(&pair);
   }
   static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
     const __nv_bfloat162 larger = __hmax2(__habs2(*reinterpret_cast<__nv_bfloat162*>(&a)),
@@ -59,12 +67,8 @@ __device__ __forceinline__ void unpack4(uint2 packed, float (&values)[4]) {
 
 template <class T>
 __device__ __forceinline__ uint2 pack4(const float (&values)[4]) {
-  uint2 packed;
-  packed.x = Scalar<T>::from_float(values[0]) |
-             static_cast<unsigned>(Scalar<T>::from_float(values[1])) << 16;
-  packed.y = Scalar<T>::from_float(values[2]) |
-             static_cast<unsigned>(Scalar<T>::from_float(values[3])) << 16;
-  return packed;
+  return make_uint2(Scalar<T>::from_floats(values[0], values[1]),
+                    Scalar<T>::from_floats(values[2], values[3]));
 }
 
 }  // namespace comet
