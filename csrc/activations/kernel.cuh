@@ -33,14 +33,46 @@ __device__ __forceinline__ void hadamard128(int lane, float (&v)[4]) {
 
 constexpr int kRowOffset = 4;  // a zero word before the row is what index -1 reads
 
+// Where the four channels of each word come from. Few words ask for it before the kernel in front
+// has ended; more would not have the registers.
+template <int Words>
+class Permutation {
+  static constexpr bool kEarly = Words <= 2;
+
+ public:
+  __device__ __forceinline__ Permutation(const QuantizeParams& p, const Place& place)
+      : first_(p.args.permutation),
+        last_((p.args.int4_blocks + p.args.int8_blocks) * kBlock - 4) {
+    if constexpr (kEarly) {
+      if (first_ == nullptr) return;
+#pragma unroll
+      for (int j = 0; j < Words; ++j) early_[j] = read(place.channel(j));
+    }
+  }
+
+  __device__ __forceinline__ bool given() const { return first_ != nullptr; }
+  __device__ __forceinline__ int4 of_word(const Place& place, int j) const {
+    if constexpr (kEarly) return early_[j];
+    return read(place.channel(j));
+  }
+
+ private:
+  __device__ __forceinline__ int4 read(int channel) const {
+    return __ldg(reinterpret_cast<const int4*>(first_ + min(channel, last_)));
+  }
+
+  const int* first_;
+  int last_;
+  int4 early_[kEarly ? Words : 1];
+};
+
 // Put the words of a token in permuted order, zeros where the permutation is -1. A warp's surplus
 // words go through it too (the row in shared memory has room for them): fewer branches.
 template <int Words>
-__device__ __forceinline__ void permute(const QuantizeParams& p, const Place& place,
+__device__ __forceinline__ void permute(const Permutation<Words>& permutation, const Place& place,
                                         uint2 (&words)[Words]) {
   extern __shared__ __align__(16) unsigned short shared_row[];
   unsigned short* row = shared_row + kRowOffset;
-  const int last = (p.args.int4_blocks + p.args.int8_blocks) * kBlock - 4;
   if (threadIdx.x == 0) *reinterpret_cast<uint2*>(shared_row) = make_uint2(0, 0);
 #pragma unroll
   for (int j = 0; j < Words; ++j) {
@@ -49,8 +81,7 @@ __device__ __forceinline__ void permute(const QuantizeParams& p, const Place& pl
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < Words; ++j) {
-    const unsigned position = min(place.channel(j), last);
-    const int4 from = __ldg(reinterpret_cast<const int4*>(p.args.permutation + position));
+    const int4 from = permutation.of_word(place, j);
     words[j].x = row[from.x] | static_cast<unsigned>(row[from.y]) << 16;
     words[j].y = row[from.z] | static_cast<unsigned>(row[from.w]) << 16;
   }
@@ -168,6 +199,7 @@ __global__ void __launch_bounds__(max_warps(Words) * kWarp, 1)
   const int token = blockIdx.x;
   const Place place = Place::of_thread();
   const int int4_blocks = p.args.int4_blocks, blocks = int4_blocks + p.args.int8_blocks;
+  const Permutation<Words> permutation(p, place);
 #if __CUDA_ARCH__ >= 900
   // The next kernel may start its prologue now; its own wait sees this kernel's results complete.
   asm volatile("griddepcontrol.launch_dependents;");
@@ -177,7 +209,7 @@ __global__ void __launch_bounds__(max_warps(Words) * kWarp, 1)
 
   uint2 words[Words];
   Source<T>::template load<Options>(p, place, token, words);
-  if (p.args.permutation != nullptr) permute(p, place, words);
+  if (permutation.given()) permute(permutation, place, words);
 
   // Rotated values are kept where registers allow, else computed again.
   constexpr bool kKeep = Options::kHadamard && Words <= 4;

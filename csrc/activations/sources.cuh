@@ -123,9 +123,8 @@ struct SiluSource {
 
  private:
   static __device__ __forceinline__ void multiply(uint2& word, uint2 other) {
-    float gate[4], up[4], silu[4];
+    float gate[4], silu[4];
     unpack4<T>(word, gate);
-    unpack4<T>(other, up);
     // 1 + exp(-gate) would leave the range in which the short division is exact.
     const float least = fminf(fminf(gate[0], gate[1]), fminf(gate[2], gate[3]));
     const bool far = !(least > -80.0f);
@@ -138,10 +137,7 @@ struct SiluSource {
       for (int i = 0; i < 4; ++i) silu[i] = __fdiv_rn(gate[i], 1.0f + expf(-gate[i]));
     }
     // Packed: conversions of single values take turns with the exponentials.
-    unpack4<T>(pack4<T>(silu), silu);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) silu[i] *= up[i];
-    word = pack4<T>(silu);
+    word = multiply4<T>(pack4<T>(silu), other);
   }
 
   // x / d as IEEE division rounds it, for 1 <= d < 2^126: what __fdiv_rn does after its checks of
@@ -171,15 +167,11 @@ struct RmsNormSource {
     const float scale = rsqrtf(mean + p.args.epsilon);
 #pragma unroll
     for (int j = 0; j < Words; ++j) {
-      float h[4], weight[4];
+      float h[4];
       unpack4<T>(words[j], h);
-      unpack4<T>(weights[j], weight);
 #pragma unroll
       for (int i = 0; i < 4; ++i) h[i] *= scale;
-      unpack4<T>(pack4<T>(h), h);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) h[i] *= weight[i];
-      words[j] = pack4<T>(h);
+      words[j] = multiply4<T>(pack4<T>(h), weights[j]);
     }
   }
 

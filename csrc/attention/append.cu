@@ -9,9 +9,10 @@ COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t stre
   return by_type(*args, [&](auto type, auto dim) {
     using T = decltype(type);
     constexpr int kDim = dim.value;
-    const dim3 grid(touched_pages(args->max_new_tokens), args->kv_heads, args->batch);
+    const AppendParams p = params_of(*args);
+    const dim3 grid = append_grid<kDim>(p, args->max_new_tokens, args->batch);
     constexpr int kShared = Appender<T, kDim>::kSharedBytes;
-    return launch_overlapping(append_kernel<T, kDim>, grid, kDim, kShared, params_of(*args),
+    return launch_overlapping(append_kernel<T, kDim>, grid, kDim, kShared, p,
                               args->dependent_launch != 0, stream);
   });
 }

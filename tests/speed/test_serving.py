@@ -255,16 +255,25 @@ def test_the_profile_is_of_the_largest_load():
 def test_a_decode_step_is_what_a_longer_run_adds(monkeypatch):
     runs = {
         1: {"gemm": (4, 100.0), "idle": (2, 8.0)},
-        33: {"gemm": (68, 740.0), "decode": (48, 1000.0), "idle": (2, 10.0)},
-        65: {"gemm": (132, 1380.0), "decode": (80, 1960.0), "late": (32, 64.0), "idle": (40, 74.0)},
+        65: {"gemm": (68, 740.0), "decode": (48, 1000.0), "idle": (2, 10.0)},
+        129: {
+            "gemm": (196, 2020.0),
+            "decode": (112, 2920.0),
+            "late": (64, 128.0),
+            "idle": (40, 138.0),
+        },
     }
     config = types.SimpleNamespace(model_config=types.SimpleNamespace(get_vocab_size=lambda: 99))
     llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config))
     monkeypatch.setattr(vllm_worker, "kernel_times", lambda llm, prompts, tokens: runs[tokens])
-    seconds = {1: (0.5, 2), 33: (0.7, 66), 65: (0.72, 130)}
+    seconds = {1: (0.5, 2), 65: (0.7, 130), 129: (0.74, 258)}
     monkeypatch.setattr(vllm_worker, "generate", lambda llm, prompts, tokens: seconds[tokens])
     load = {"input_tokens": 3, "output_tokens": 4, "requests": 2}
     found = vllm_worker.profiled(llm, load, 0)
+    assert found["runs"][1:] == [
+        {"output_tokens": 65, "wall_us": 7e5, "gpu_us": 1740, "idle_us": 10},
+        {"output_tokens": 129, "wall_us": 7.4e5, "gpu_us": 5068, "idle_us": 138},
+    ]
     assert found["wall_us"] == pytest.approx({"prefill": 5e5, "decode_step": 625})
     assert found["gpu_us"] == {"prefill": 100, "decode_step": 52}
     assert found["idle_us"] == {"prefill": 8, "decode_step": 2}

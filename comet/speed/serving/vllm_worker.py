@@ -8,8 +8,8 @@ killed keeps what it has measured.
 REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
 repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
 RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``,
-and with ``profile`` ``kernels: {load, wall_us, gpu_us, idle_us, prefill, decode_step}``: the last
-two list GPU microseconds by kernel, the largest first.
+and with ``profile`` ``kernels: {load, runs, wall_us, gpu_us, idle_us, prefill, decode_step}``: the
+last two list GPU microseconds by kernel, the largest first; ``runs`` are what they come from.
 """
 
 import json
@@ -23,7 +23,7 @@ from pathlib import Path
 FORMAT = 1
 WARM_UP_TOKENS = 8
 WARM_UP_REQUESTS = 32
-PROFILED_STEPS = 32
+PROFILED_STEPS = 64  # a page of the 4-bit cache: one of them fills it
 KERNELS_SHOWN = 40
 IDLE = "idle"
 PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
@@ -188,8 +188,9 @@ def profiled(llm, load: dict, seed: int) -> dict:
     first, short, long = (
         kernel_times(llm, *given) for given in zip(drawn[3:], lengths, strict=True)
     )
+    runs = zip(lengths, seconds, (first, short, long), strict=True)
+    found = {"load": load, "runs": [_whole_run(*run) for run in runs]}
     step = {name: _more(short.get(name, (0, 0)), both) for name, both in long.items()}
-    found = {"load": load}
     found["wall_us"] = {
         "prefill": seconds[0] * 1e6,
         "decode_step": (seconds[2] - seconds[1]) * 1e6 / PROFILED_STEPS,
@@ -239,6 +240,17 @@ def exclusive_times(events) -> dict[str, tuple[float, float]]:
 
 def _more(short: tuple[float, float], long: tuple[float, float]) -> tuple[float, float]:
     return tuple((more - less) / PROFILED_STEPS for less, more in zip(short, long, strict=True))
+
+
+def _whole_run(output_tokens: int, seconds: float, times: dict) -> dict:
+    idle = times[IDLE][1]
+    gpu = _total(times) - idle
+    return {
+        "output_tokens": output_tokens,
+        "wall_us": seconds * 1e6,
+        "gpu_us": gpu,
+        "idle_us": idle,
+    }
 
 
 def _total(times: dict) -> float:

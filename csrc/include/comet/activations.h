@@ -30,7 +30,7 @@ struct CometQuantizeArgs {
   const void* second;          // [M, K]; residual of RMSNorm or null, up of SiLU
   const void* weight;          // [K]; RMSNorm
   void* sum_out;               // [M, K] contiguous; x + residual, or null
-  const int32_t* permutation;  // [Kp], -1 is a zero; null is the identity
+  const int32_t* permutation;  // [Kp], -1 is a zero; null is the identity; read before the wait
   void* operand;
   float* scales;       // [2, M]: base, INT8 scale; [B, M] in mode token_block
   int32_t* sums;       // [2, M]: row sums of the INT4 and INT8 operand; [B, M] in token_block

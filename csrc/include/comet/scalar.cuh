@@ -9,7 +9,8 @@ namespace comet {
 
 enum Dtype : int { kFp16 = 0, kBf16 = 1 };
 
-// Conversions of one value, and the larger magnitudes of two packed pairs (bits of T).
+// Conversions of one value or two, and of two packed pairs (bits of T) the larger magnitudes and the
+// rounded products, which are those of the values as floats, rounded: these are exact.
 template <class T>
 struct Scalar;
 
@@ -23,6 +24,11 @@ struct Scalar<__half> {
   }
   static __device__ __forceinline__ unsigned from_floats(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
+  static __device__ __forceinline__ unsigned products(unsigned a, unsigned b) {
+    const __half2 pair =
+        __hmul2_rn(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
     return *reinterpret_cast<const unsigned*>(&pair);
   }
   static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
@@ -42,6 +48,11 @@ struct Scalar<__nv_bfloat16> {
   }
   static __device__ __forceinline__ unsigned from_floats(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
+  static __device__ __forceinline__ unsigned products(unsigned a, unsigned b) {
+    const __nv_bfloat162 pair =
+        __hmul2_rn(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
     return *reinterpret_cast<const unsigned*>(&pair);
   }
   static __device__ __forceinline__ unsigned larger_magnitudes(unsigned a, unsigned b) {
@@ -69,6 +80,11 @@ template <class T>
 __device__ __forceinline__ uint2 pack4(const float (&values)[4]) {
   return make_uint2(Scalar<T>::from_floats(values[0], values[1]),
                     Scalar<T>::from_floats(values[2], values[3]));
+}
+
+template <class T>
+__device__ __forceinline__ uint2 multiply4(uint2 a, uint2 b) {
+  return make_uint2(Scalar<T>::products(a.x, b.x), Scalar<T>::products(a.y, b.y));
 }
 
 }  // namespace comet

@@ -43,10 +43,11 @@ COMET_API int comet_kv4_append(const CometKv4AppendArgs* args, cudaStream_t) {
   return by_type(*args, [&](auto type, auto dim) {
     using A = Appender<decltype(type), dim.value>;
     const AppendParams p = params_of(*args);
-    for (int sequence = 0; sequence < args->batch; ++sequence) {
-      for (int head = 0; head < args->kv_heads; ++head) {
-        machine::launch(touched_pages(args->max_new_tokens), dim.value, A::kSharedBytes, backwards,
-                        [&] { A(p).run(blockIdx.x, head, sequence); });
+    const dim3 grid = append_grid<dim.value>(p, args->max_new_tokens, args->batch);
+    for (unsigned sequence = 0; sequence < grid.z; ++sequence) {
+      for (unsigned heads = 0; heads < grid.y; ++heads) {
+        machine::launch(grid.x, dim.value, A::kSharedBytes, backwards,
+                        [&] { A(p).run(blockIdx.x, heads, sequence); });
       }
     }
     return kCometOk;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// New tokens into a paged KV4 cache. One thread block a page that a sequence touches and KV head,
-// of D threads: V goes into the page, a page of K that became full is quantized, and the first of a
-// sequence's thread blocks writes the keys of the unfinished page to the tail, after it has read
-// the older ones that lie in the same place.
+// New tokens into a paged KV4 cache, by thread blocks of D threads: V goes into the page, a page of
+// K that became full is quantized, and the keys of an unfinished page go to the tail.
+//
+// Chunks: one thread block a page that a sequence touches and KV head. The first of a sequence's
+// writes the tail, after it has read the older keys that lie in the same place. One new token a
+// sequence: one warp a KV head, so that a batch is one wave of thread blocks.
 #pragma once
 
 #include "comet/attention/page.cuh"
@@ -22,10 +24,18 @@ struct AppendParams {
   int64_t table_stride;
   int64_t key_stride, value_stride;  // elements
   int kv_heads;
+  bool one_token;  // at most, of each sequence
 };
 
 // Pages that `tokens` new tokens touch at most.
 __host__ __device__ constexpr int touched_pages(int tokens) { return (tokens + 62) / kPage + 1; }
+
+// Thread blocks: pages a sequence touches at most, KV heads or groups of them, sequences.
+template <int kDim>
+dim3 append_grid(const AppendParams& p, int max_new_tokens, int sequences) {
+  const int heads = p.one_token ? kDim / 32 : 1;
+  return dim3(touched_pages(max_new_tokens), (p.kv_heads + heads - 1) / heads, sequences);
+}
 
 template <class T, int kDim>
 class Appender {
@@ -34,6 +44,7 @@ class Appender {
   static constexpr int kLaneValues = kDim / 32;  // channels of V for each lane
   static constexpr int kQuads = kDim / 4;        // four channels of K for each thread
   static constexpr int kPartTokens = kPage / 4;  // tokens of K for each thread
+  static constexpr int kPieces = kDim / 8;       // of 16 bytes, a row of the tail
 
  public:
   // Codes of V of a whole page, then extrema of K for each quarter of the page.
@@ -48,37 +59,64 @@ class Appender {
     row_ = p_.query_start != nullptr ? p_.query_start[sequence] : sequence;
     const int count = p_.query_start != nullptr ? p_.query_start[sequence + 1] - row_ : 1;
     start_ = length - count;
-    head_ = head;
     const int page = start_ / kPage + touched;
     if (page * kPage >= length || count == 0) return;
-    const int64_t id = p_.block_tables[sequence * p_.table_stride + page];
-    page_ = p_.cache + (id * p_.kv_heads + head) * P::kBytes;
-    const int64_t slot = p_.slots[sequence];
-    tail_ = p_.tail + (slot * p_.kv_heads + head) * kPage * kDim * 2;
-    const int begin = max(start_, page * kPage), end = min(length, (page + 1) * kPage);
+    id_ = p_.block_tables[sequence * p_.table_stride + page];
+    slot_ = p_.slots[sequence];
+    const int origin = page * kPage;
+    const int begin = max(start_, origin), end = min(length, origin + kPage);
+    int first = head, last = head + 1;  // KV heads of this thread block
+    if (p_.one_token) {
+      first = head * kWarps;
+      last = min(first + kWarps, p_.kv_heads);
+    }
     wait_dependencies();  // what was read so far describes the step
     launch_dependents();
-    write_values(begin, end, page * kPage);
-    if (end == (page + 1) * kPage) seal(page * kPage);
-    if (touched == 0) {
-      __syncthreads();
-      write_tail(max(start_, length / kPage * kPage), length);
+    if (p_.one_token) {
+      if (first + warp_ < last) write_token(first + warp_, origin, length);
+    } else {
+      select(head);
+      write_values(begin, end, origin);
     }
+    if (end == origin + kPage) {
+#pragma unroll 1
+      for (int other = first; other < last; ++other) {
+        select(other);
+        seal(origin);
+        __syncthreads();  // before the next one's extrema, or newer keys in the tail
+      }
+    }
+    if (touched == 0 && !p_.one_token) write_tail(max(start_, length / kPage * kPage), length);
   }
 
  private:
+  // The only new token, in the page that starts at token `origin`; by one warp.
+  __device__ __forceinline__ void write_token(int head, int origin, int length) {
+    select(head);
+    write_value(value_row(start_), start_ - origin, page_ + P::kValueCodes);
+    if (length % kPage != 0 && lane_ < kPieces) copy_key(start_, lane_);
+  }
+
+  // From now on, of the sequence's page and tail, the part of that KV head.
+  __device__ __forceinline__ void select(int head) {
+    head_ = head;
+    page_ = p_.cache + (id_ * p_.kv_heads + head) * P::kBytes;
+    tail_ = p_.tail + (slot_ * p_.kv_heads + head) * kPage * kDim * 2;
+  }
+
   __device__ __forceinline__ const uint8_t* key_row(int token) const {
     return p_.key + ((row_ + token - start_) * p_.key_stride + head_ * kDim) * 2;
+  }
+  __device__ __forceinline__ const uint8_t* value_row(int token) const {
+    return p_.value + ((row_ + token - start_) * p_.value_stride + head_ * kDim) * 2;
   }
 
   // Tokens begin .. end of the page that starts at token `origin`; a warp each.
   __device__ __forceinline__ void write_values(int begin, int end, int origin) {
     const bool whole = end - begin == kPage;
     uint8_t* codes = whole ? dynamic_shared() : page_ + P::kValueCodes;
-    // The last warp first: with one token, the first ones copy its key meanwhile.
-    for (int token = begin + kWarps - 1 - warp_; token < end; token += kWarps) {
-      const int64_t row = (row_ + token - start_) * p_.value_stride + head_ * kDim;
-      write_value(p_.value + row * 2, token - origin, codes);
+    for (int token = begin + warp_; token < end; token += kWarps) {
+      write_value(value_row(token), token - origin, codes);
     }
     if (!whole) return;
     __syncthreads();
@@ -132,18 +170,13 @@ class Appender {
   // Quantizes the keys of the page that starts at token `origin`: the older ones are in the tail.
   __device__ __forceinline__ void seal(int origin) {
     const int channel = threadIdx.x % kQuads * 4, part = threadIdx.x / kQuads;
-    float x[kPartTokens][4];
+    uint2 x[kPartTokens];  // packed: as floats they would take twice the registers
 #pragma unroll
     for (int i = 0; i < kPartTokens; ++i) {
       const int token = part * kPartTokens + i;
       const uint8_t* row =
           origin + token >= start_ ? key_row(origin + token) : tail_ + token * kDim * 2;
-      const uint2 four = *reinterpret_cast<const uint2*>(row + channel * 2);
-      const float2 first = to_floats<T>(four.x), second = to_floats<T>(four.y);
-      x[i][0] = first.x;
-      x[i][1] = first.y;
-      x[i][2] = second.x;
-      x[i][3] = second.y;
+      x[i] = *reinterpret_cast<const uint2*>(row + channel * 2);
     }
     Scale scale[4];
     find_scales(x, channel, part, scale);
@@ -157,8 +190,11 @@ class Appender {
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
         uint32_t low[4], high[4];
-        codes_of<4>(x[4 * tile + b], scale, low);
-        codes_of<4>(x[4 * tile + 2 + b], scale, high);
+        float values[4];
+        unpack4(x[4 * tile + b], values);
+        codes_of<4>(values, scale, low);
+        unpack4(x[4 * tile + 2 + b], values);
+        codes_of<4>(values, scale, high);
         words[tile] = 0;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -170,19 +206,34 @@ class Appender {
     }
   }
 
+  static __device__ __forceinline__ void unpack4(uint2 four, float (&values)[4]) {
+    const float2 first = to_floats<T>(four.x), second = to_floats<T>(four.y);
+    values[0] = first.x;
+    values[1] = first.y;
+    values[2] = second.x;
+    values[3] = second.y;
+  }
+
   // Scales of four channels over the whole page, of which each part of the threads saw a quarter.
-  __device__ __forceinline__ void find_scales(const float (&x)[kPartTokens][4], int channel,
-                                              int part, Scale (&scale)[4]) {
+  __device__ __forceinline__ void find_scales(const uint2 (&x)[kPartTokens], int channel, int part,
+                                              Scale (&scale)[4]) {
     auto* extrema = reinterpret_cast<float2*>(dynamic_shared() + kPage * kDim / 2);
+    float low[4], high[4];
+    unpack4(x[0], low);
+    unpack4(x[0], high);
+#pragma unroll
+    for (int i = 1; i < kPartTokens; ++i) {
+      float values[4];
+      unpack4(x[i], values);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        low[c] = fminf(low[c], values[c]);
+        high[c] = fmaxf(high[c], values[c]);
+      }
+    }
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      float low = x[0][c], high = x[0][c];
-#pragma unroll
-      for (int i = 1; i < kPartTokens; ++i) {
-        low = fminf(low, x[i][c]);
-        high = fmaxf(high, x[i][c]);
-      }
-      extrema[part * kDim + channel + c] = make_float2(low, high);
+      extrema[part * kDim + channel + c] = make_float2(low[c], high[c]);
     }
     __syncthreads();
 #pragma unroll
@@ -207,23 +258,26 @@ class Appender {
 
   // Keys of tokens begin .. end, which are of one page, to the tail.
   __device__ __forceinline__ void write_tail(int begin, int end) {
-    constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
     for (int at = threadIdx.x; at < (end - begin) * kPieces; at += kDim) {
-      const int token = begin + at / kPieces, piece = at % kPieces;
-      reinterpret_cast<uint4*>(tail_ + token % kPage * kDim * 2)[piece] =
-          reinterpret_cast<const uint4*>(key_row(token))[piece];
+      copy_key(begin + at / kPieces, at % kPieces);
     }
+  }
+
+  __device__ __forceinline__ void copy_key(int token, int piece) {
+    reinterpret_cast<uint4*>(tail_ + token % kPage * kDim * 2)[piece] =
+        reinterpret_cast<const uint4*>(key_row(token))[piece];
   }
 
   const AppendParams& p_;
   const int lane_, warp_;
+  int64_t id_, slot_;       // of the sequence: its page, its tail
   int row_, start_, head_;  // first new token: its row, its position
   uint8_t* page_;
   uint8_t* tail_;
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(kDim) append_kernel(const __grid_constant__ AppendParams p) {
+__global__ void __launch_bounds__(kDim, 512 / kDim) append_kernel(const __grid_constant__ AppendParams p) {
   Appender<T, kDim>(p).run(blockIdx.x, blockIdx.y, blockIdx.z);
   // Also where there was nothing to do: whoever waits for this kernel waits for those before it.
   wait_dependencies();

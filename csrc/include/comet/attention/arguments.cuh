@@ -92,6 +92,7 @@ inline AppendParams params_of(const CometKv4AppendArgs& a) {
   p.key_stride = a.key_stride;
   p.value_stride = a.value_stride;
   p.kv_heads = a.kv_heads;
+  p.one_token = a.max_new_tokens == 1;
   return p;
 }
 

@@ -59,31 +59,35 @@ class Decoder {
       const uint8_t* rows = query_rows(item);
       const Query<I> query(rows, p_.group, p_.score_factor, lane_);
       State<I> state;
+      uint8_t* page;
       while (true) {
-        uint8_t* page = pages.wait();
         const int number = item.page(mine);
         Scores<I> scores;
+        if (item.is_tail(number)) {
+          const int tokens = item.length % kPage;
+          score_tail_rows(item, rows, tokens, pages, scores);
+          page = pages.wait();
+          state.add(scores, page, tokens, lane_);
+          break;  // it is the item's last
+        }
+        page = pages.wait();
         if constexpr (kStreamOnly) {
           state.sums[0][0] += page[lane_];
-        } else if (item.is_tail(number)) {
-          add_tail(item, rows, page, scores, state);
         } else {
           score_codes<I>(page, query, lane_, scores);
           hide_before_window(item, number, scores);
           state.add(scores, page, kPage, lane_);
         }
         mine += warps_;
-        if (mine >= stop) {
-          // The page's place in shared memory takes this warp's part.
-          __syncwarp();
-          store_part<I>(state, reinterpret_cast<float*>(page), p_.group, lane_);
-          if (lane_ == 0) parts_[warp_] = static_cast<int>(page - stages_);
-          fence_copies();
-          break;
-        }
+        if (mine >= stop) break;
         __syncwarp();
         pages.release();
       }
+      // The page's place in shared memory takes this warp's part.
+      __syncwarp();
+      store_part<I>(state, reinterpret_cast<float*>(page), p_.group, lane_);
+      if (lane_ == 0) parts_[warp_] = static_cast<int>(page - stages_);
+      fence_copies();
     } else if (lane_ == 0) {
       parts_[warp_] = -1;
     }
@@ -93,16 +97,22 @@ class Decoder {
     if (taken) pages.release();
   }
 
-  __device__ __forceinline__ void add_tail(const Item& item, const uint8_t* rows,
-                                           const uint8_t* page, Scores<I>& scores,
-                                           State<I>& state) {
-    const int tokens = item.length % kPage;
-    const int64_t slot = p_.slots[item.sequence];
-    score_tail<I>(p_.tail + (slot * p_.batch.kv_heads + item.head) * I::kTailBytes, tokens, rows,
-                  p_.group, p_.score_factor, lane_, scores);
+  // The stages that hold keys of an unfinished page.
+  __device__ __forceinline__ void score_tail_rows(const Item& item, const uint8_t* rows, int tokens,
+                                                  Pages<I>& pages, Scores<I>& scores) {
+    set_factor<I>(scores, p_.score_factor);
+#pragma unroll 1
+    for (int first = 0; first < tokens; first += I::kTailRows) {
+      const uint8_t* keys = pages.wait();
+      if constexpr (!kStreamOnly) {
+        const int count = min(tokens - first, I::kTailRows);
+        score_tail<I>(keys, first, count, rows, p_.group, lane_, scores);
+      }
+      __syncwarp();
+      pages.release();
+    }
     const int hidden = p_.batch.window > 0 ? hidden_tokens(item, item.length / kPage) : 0;
     hide<I>(scores, hidden, tokens, lane_);
-    state.add(scores, page, tokens, lane_);
   }
 
   // Tokens at the start of page `number` that the window leaves out.

@@ -149,19 +149,6 @@ __device__ __forceinline__ float2 load_shared_result(const float2* address) {
   return __ldcg(address);
 }
 
-// Asks for `bytes` (a multiple of 16) to be in the L2 cache; called by a whole warp.
-__device__ __forceinline__ void prefetch(const uint8_t* from, int bytes, int lane) {
-#if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-  }
-#else
-  for (int at = lane * 128; at < bytes; at += 32 * 128) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at) : "memory");
-  }
-#endif
-}
-
 // Copies from global to shared memory that complete on a barrier of the warp's own. On sm_90 one
 // lane gives one order to the copy engine; before, every lane copies pieces of 16 bytes.
 

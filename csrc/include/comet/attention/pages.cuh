@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pages of one warp, on their way from global to shared memory: a ring of stages, filled in the
 // order in which the warp takes them. Nothing is shared between warps.
+//
+// An unfinished page takes several stages: its keys, which are rows of the tail, kTailRows at a
+// time, and then the page with its values.
 #pragma once
 
 #include "comet/attention/params.cuh"
@@ -38,13 +41,13 @@ class Pages {
     for (int stage = 0; stage < p_.stages; ++stage) fill(stage);
   }
 
-  // Waits for the oldest page. It stays until `release`.
+  // Waits for the oldest stage. It stays until `release`.
   __device__ __forceinline__ uint8_t* wait() {
     wait_copies(barriers_ + stage_, parity_);
     return stages_ + stage_ * P::kBytes;
   }
 
-  // Gives up the oldest page, which no lane reads any more, for the next one to come.
+  // Gives up the oldest stage, which no lane reads any more, for the next one to come.
   __device__ __forceinline__ void release() {
     fill(stage_);
     if (++stage_ == p_.stages) {
@@ -63,16 +66,24 @@ class Pages {
 
   __device__ __forceinline__ void fill(int stage) {
     if (next_ >= end_) return;
-    const int64_t place = static_cast<int64_t>(id_) * p_.batch.kv_heads + item_.head;
+    uint8_t* to = stages_ + stage * P::kBytes;
     int skipped = 0;
     if (item_.is_tail(item_.page(next_))) {
+      const int rows = item_.length % kPage - rows_;
+      if (rows > 0) {
+        const int64_t slot = p_.slots[item_.sequence];
+        const int64_t place = slot * p_.batch.kv_heads + item_.head;
+        const uint8_t* from = p_.tail + place * I::kTailBytes + rows_ * I::kRowBytes;
+        copy_async(to, from, min(rows, I::kTailRows) * I::kRowBytes, barriers_ + stage, lane_);
+        rows_ += I::kTailRows;
+        return;
+      }
+      rows_ = 0;
       skipped = P::kValueCodes;
-      const int64_t slot = p_.slots[item_.sequence];
-      prefetch(p_.tail + (slot * p_.batch.kv_heads + item_.head) * I::kTailBytes,
-               item_.length % kPage * I::kDim * 2, lane_);
     }
-    copy_async(stages_ + stage * P::kBytes + skipped, p_.cache + place * P::kBytes + skipped,
-               P::kBytes - skipped, barriers_ + stage, lane_);
+    const int64_t place = static_cast<int64_t>(id_) * p_.batch.kv_heads + item_.head;
+    copy_async(to + skipped, p_.cache + place * P::kBytes + skipped, P::kBytes - skipped,
+               barriers_ + stage, lane_);
     next_ += step_;
     look_up();
   }
@@ -84,6 +95,7 @@ class Pages {
   int next_, step_, end_;
   int lane_;
   int id_ = 0;
+  int rows_ = 0;  // of the tail that are on their way or were
   int stage_ = 0;
   uint32_t parity_ = 0;
 };

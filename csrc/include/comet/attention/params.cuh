@@ -42,7 +42,10 @@ struct Instance {
   static constexpr int kHeadTiles = kHeadTiles_;
   static constexpr int kGroup = 8 * kHeadTiles;  // most query heads a KV head
   static constexpr int kWarps = kHeadTiles == 1 ? kMaxWarps : 8;
-  static constexpr int kTailBytes = kPage * kDim * 2;
+  static constexpr int kRowBytes = kDim * 2;  // of the tail
+  static constexpr int kTailBytes = kPage * kRowBytes;
+  static constexpr int kTailRows = 32;  // that a stage holds
+  static_assert(kTailRows * kRowBytes <= P::kBytes);
   // Where a stage's page was, a warp hands its sums on: [group][D] and [group] (exponent, sum).
   static_assert(kGroup * (kDim + 2) * 4 <= P::kBytes);
 };

@@ -130,19 +130,12 @@ __device__ __forceinline__ void score_codes(const uint8_t* page, const Query<I>&
   }
 }
 
-// Scores of an unfinished page, whose first `tokens` keys are 16-bit rows of the tail.
+// Adds to the scores of an unfinished page those of its tokens first .. first + count, whose keys
+// are `rows`.
 template <class I>
-__device__ __forceinline__ void score_tail(const uint8_t* rows, int tokens,
-                                           const uint8_t* query_rows, int group, float score_factor,
-                                           int lane, Scores<I>& scores) {
-#pragma unroll
-  for (int n = 0; n < I::kHeadTiles; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      scores.factor[n][e] = scores.factor8[n][e] = score_factor;
-      scores.offset[n][e] = 0.0f;
-    }
-  }
+__device__ __forceinline__ void score_tail(const uint8_t* rows, int first, int count,
+                                           const uint8_t* query_rows, int group, int lane,
+                                           Scores<I>& scores) {
 #pragma unroll 1
   for (int j = 0; j < I::kDim / 32; ++j) {
     const uint8_t* column = rows + (32 * j + 8 * (lane % 4)) * 2;
@@ -156,9 +149,10 @@ __device__ __forceinline__ void score_tail(const uint8_t* rows, int tokens,
       uint4 a[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int token = first_token(lane) + 4 * tile + 2 * half;
-        a[half] =
-            token < tokens ? load_global(column + token * I::kDim * 2) : make_uint4(0, 0, 0, 0);
+        const int row = first_token(lane) + 4 * tile + 2 * half - first;
+        a[half] = row >= 0 && row < count
+                      ? *reinterpret_cast<const uint4*>(column + row * I::kRowBytes)
+                      : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
       for (int n = 0; n < I::kHeadTiles; ++n) {
@@ -166,6 +160,19 @@ __device__ __forceinline__ void score_tail(const uint8_t* rows, int tokens,
         mma<typename I::T>(s, a[0].x, a[1].x, a[0].y, a[1].y, b[n].x, b[n].y);
         mma<typename I::T>(s, a[0].z, a[1].z, a[0].w, a[1].w, b[n].z, b[n].w);
       }
+    }
+  }
+}
+
+// Scores that are sums as they stand.
+template <class I>
+__device__ __forceinline__ void set_factor(Scores<I>& scores, float score_factor) {
+#pragma unroll
+  for (int n = 0; n < I::kHeadTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      scores.factor[n][e] = scores.factor8[n][e] = score_factor;
+      scores.offset[n][e] = 0.0f;
     }
   }
 }

@@ -158,7 +158,6 @@ inline uint32_t transpose(uint32_t pair) {
 inline uint4 load_global(const void* address) { return *static_cast<const uint4*>(address); }
 inline float4 load_shared_result(const float4* address) { return *address; }
 inline float2 load_shared_result(const float2* address) { return *address; }
-inline void prefetch(const uint8_t*, int, int) {}
 inline void fence_copies() {}
 inline void launch_dependents() {}
 inline void wait_dependencies() {}
