@@ -54,7 +54,7 @@ def grouped_bars(
                 continue
             x = g if alone else g + (s - (len(series) - 1) / 2) * width
             if bar.value is None:
-                _gap(axes, x, bar.status, colour[name], gap_font)
+                gap(axes, x, bar.status, colour[name], gap_font)
                 continue
             axes.bar(x, bar.value, width * 0.82, **style.mark(bar.origin, colour[name]))
             if bar.status == "lower_bound":
@@ -73,7 +73,8 @@ def grouped_bars(
     axes.grid(axis="y")
 
 
-def _gap(axes: Axes, x: float, word: str, colour: str, size: float) -> None:
+def gap(axes: Axes, x: float, word: str, colour: str, size: float) -> None:
+    """Write why nothing stands at ``x``."""
     axes.annotate(
         word,
         (x, 0),

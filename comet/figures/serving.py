@@ -10,7 +10,10 @@ from comet.figures import bars, measured, published, style
 from comet.figures.spec import FigureInputs
 
 BASELINES = ("trtllm-w4a16", "vllm-w4a16")
+# The engine that is the same thing as a published series, and has its colour.
+ENGINES = {"COMET": "vllm-comet", "COMET-W4Ax": "vllm-comet-w4ax", "COMET-KV4": "vllm-comet-kv4"}
 AVERAGE = "printed\naverage"
+AVERAGES = ("average", "GeoMean")
 
 
 def draw(
@@ -33,7 +36,8 @@ def draw(
     rows = [r for r in rows if r["source"] != "repository"]
     settings = published.unique((r["input_len"], r["output_len"]) for r in rows)
     series = published.unique(r["series"] for r in rows)
-    colour = style.colours(series)
+    engines = style.colours([ENGINES.get(name, name) for name in series])
+    colour = {name: engines[ENGINES.get(name, name)] for name in series}
     shown = measured.show(inputs, "serving", lambda r: r["metric"] == "tokens_per_s")
     pairs = relative(choose(shown.records))
     measured_settings = published.unique(setting(record) for record, _ in pairs)
@@ -50,7 +54,7 @@ def draw(
         ax.set_title(f"{length_in} input, {length_out} output tokens", loc="left")
     for ax, wanted in zip(axes[len(settings) :], measured_settings, strict=False):
         panel = [p for p in pairs if setting(p[0]) == wanted]
-        _measured_panel(ax, panel, backends, measured_colour, inputs)
+        _measured_panel(ax, panel, backends, measured_colour, inputs, _published_models(rows))
         ax.set_title(f"{wanted[0]} input, {wanted[1]} output tokens, {shown.device}", loc="left")
     if shown.missing:
         style.say(axes[-1], shown.missing)
@@ -120,16 +124,31 @@ def _measured_panel(
     backends: list[str],
     colour: dict[str, str],
     inputs: FigureInputs,
+    wanted: list[str],
 ) -> None:
-    names = {model: _with_requests(inputs.label(model), model, pairs) for model in _models(pairs)}
-    groups = list(names.values())
-    drawn = {(names[r["case"]["model"]], r["backend"]): bars.Bar(v, r["origin"]) for r, v in pairs}
+    """Models in the order of the published panels; what has not run says so."""
+    run = {inputs.label(model): model for model in _models(pairs)}
+    labels = [*wanted, *(label for label in run if label not in wanted)]
+    ticks = {label: _with_requests(label, run[label], pairs) for label in run}
+    drawn = {
+        (ticks[inputs.label(r["case"]["model"])], r["backend"]): bars.Bar(v, r["origin"])
+        for r, v in pairs
+    }
+    groups = [ticks.get(label, label) for label in labels]
     bars.grouped_bars(ax, groups, backends, drawn, colour, gap_font=7.5, values=".2f")
+    for place, label in enumerate(labels):
+        if label not in run:
+            bars.gap(ax, place, "not run", style.GREY, 7.5)
     bars.baseline(ax)
 
 
 def _models(pairs: list[tuple[dict, float]]) -> list[str]:
     return published.unique(record["case"]["model"] for record, _ in pairs)
+
+
+def _published_models(rows: list[dict]) -> list[str]:
+    """Those of the published panels, averages left out."""
+    return [name for name in published.unique(r["model"] for r in rows) if name not in AVERAGES]
 
 
 def _with_requests(label: str, model: str, pairs: list[tuple[dict, float]]) -> str:

@@ -17,6 +17,7 @@ from comet.report.gemm import gemm_summary
 from comet.report.protocol import protocol_summary
 from comet.report.rivals import rival_summary
 from comet.report.serving import serving_summary
+from comet.report.serving_profile import profile_summary
 
 MOST_ROWS = 400
 
@@ -39,7 +40,8 @@ def render(
         reference_records: measurements of the committed reference runs.
         context: all optional: ``labels`` (model or data set id -> label), ``config_name``,
             ``config`` (the resolved configuration), ``machine``, ``commit``, ``date``, ``paper``
-            (folder of the published tables), ``choices`` (rows with option, values, perplexity).
+            (folder of the published tables), ``choices`` (rows with option, values, perplexity),
+            ``profiles`` (records of profiled engines).
 
     Raises:
         UserError: the file cannot be written, or a published table is missing.
@@ -56,6 +58,7 @@ def render(
         "gemm": gemm_summary(records, reference_records),
         "attention": attention_summary(records, reference_records),
         "serving": serving_summary(records, reference_records),
+        "serving_profile": profile_summary(context.get("profiles", [])),
         "rivals": rival_summary(records, reference_records),
         "protocol": protocol_summary(records, reference_records, paper),
         "skipped": tables.skipped_rows(records, labels),

@@ -154,7 +154,16 @@ def test_as_many_requests_as_fit_stand_under_their_number(paper):
     assert [label.get_text() for label in eleven.get_xticklabels()] == ["4", "16", "32 (max)"]
     assert heights(solid(eleven))[-1] == 32.0
     ten = draw("fig10", FigureInputs(records + most, paper)).axes[2]
-    assert [label.get_text() for label in ten.get_xticklabels()] == ["tiny\n32 requests"]
+    assert [label.get_text() for label in ten.get_xticklabels()][-1] == "tiny\n32 requests"
+
+
+def test_published_models_that_have_not_run_say_so(paper):
+    for name in ("fig10", "fig12", "fig15"):
+        published, _, panel = draw(name, FigureInputs(synthetic.serving(), paper)).axes[:3]
+        models = [label.get_text() for label in published.get_xticklabels()]
+        models = [model for model in models if "average" not in model and model != "GeoMean"]
+        assert [label.get_text() for label in panel.get_xticklabels()][:-1] == models
+        assert [text.get_text() for text in panel.texts].count("not run") == len(models) == 7
 
 
 def test_a_modelled_record_is_hatched(paper):

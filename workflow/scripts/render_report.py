@@ -22,6 +22,7 @@ with logged(snakemake):
     context = {
         "labels": {name: entry["label"] for name, entry in entries.items()},
         "choices": choice_rows(read_all(snakemake.input.choices)),
+        "profiles": read_all(snakemake.input.profiles),
         "config": config,
         "config_name": snakemake.params.config_name,
         "machine": snakemake.params.machine,
