@@ -199,15 +199,31 @@ def test_append_equals_the_reference_bit_for_bit(emulated, dim, dtype):
     assert lengths == final
 
 
-def test_append_of_one_token_a_sequence_with_strided_rows(emulated):
-    lengths = [64, 0, 17]
-    expected, _, _ = filled_state([63, 0, 16], 128, 2, BF16)
+@pytest.mark.parametrize(("dim", "heads"), [(64, 1), (64, 3), (128, 2), (128, 5)])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_append_of_one_token_a_sequence_with_strided_rows(emulated, dim, heads, backwards):
+    """A warp a KV head, whose number need not fill thread blocks; full pages and others."""
+    lengths = [64, 0, 17, 128]
+    expected, _, _ = filled_state([63, 0, 16, 127], dim, heads, BF16)
     expected.seq_lens.copy_(torch.tensor(lengths))
     found = clone(expected)
-    both = random_tokens(3, 4, 128, BF16, 5)
-    keys, values = both[:, :2], both[:, 2:]
+    both = random_tokens(len(lengths), 2 * heads, dim, BF16, 5)
+    keys, values = both[:, :heads], both[:, heads:]
     kv4_paged.append(keys, values, *expected, None)
-    emulated("comet_kv4_append", kv4_call.append_arguments(keys, values, found, None, 1))
+    arguments = kv4_call.append_arguments(keys, values, found, None, 1)
+    emulated("comet_kv4_append", arguments, backwards)
+    assert_same_cache(found, expected)
+
+
+def test_append_of_at_most_one_token(emulated):
+    counts = [1, 0, 1, 0]
+    expected, _, _ = filled_state([62, 64, 127, 5], 128, 3, FP16)
+    expected.seq_lens.add_(torch.tensor(counts))
+    found = clone(expected)
+    keys, values = (random_tokens(2, 3, 128, FP16, seed) for seed in (5, 6))
+    starts = starts_of(counts)
+    kv4_paged.append(keys, values, *expected, starts)
+    emulated("comet_kv4_append", kv4_call.append_arguments(keys, values, found, starts, 1))
     assert_same_cache(found, expected)
 
 
