@@ -32,4 +32,16 @@ def _row(row: Row) -> dict[str, str]:
         "its tokens/s": f"{row.rivals[row.best]:,.0f}",
         "Over the best rival": f"{row.speedup:.3f}",
         "Over W4A16": "-" if w4a16 is None else f"{w4a16:.2f}",
+        "GPU beside ours": _gpu(row.gpu),
     }
+
+
+def _gpu(read: dict | None) -> str:
+    """Clock, power, and how often something held the clock back."""
+    if not read or not read.get("readings"):
+        return "not read"
+    shown = f"{read['sm_clock_mhz']:.0f} MHz, {read['power_w']:.0f} W"
+    if not read["slowed"]:
+        return shown
+    share = read["slowed"] / read["readings"]
+    return f"{shown}, slowed {share:.0%} of the time ({', '.join(read['slowed_by'])})"

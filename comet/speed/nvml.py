@@ -3,6 +3,7 @@
 
 import contextlib
 import threading
+import time
 from contextlib import contextmanager
 
 from comet.errors import UserError
@@ -57,19 +58,20 @@ class Watch:
 
     Args:
         seconds: between two readings.
+        counters: also read those of ``comet.speed.nvml_gpm``.
 
     Attributes:
-        samples: a list of readings by name: ``sm_clock`` in MHz, ``power`` in W, ``temperature`` in
-            degrees C, ``gpu_utilisation`` and ``memory_utilisation`` in percent (of the time in
-            which some kernel ran, or memory was read or written), ``throttle_reasons`` bit masks,
-            and those of ``comet.speed.nvml_gpm``. What the GPU does not tell is absent.
+        readings: when (seconds since the epoch) and what: ``sm_clock`` in MHz, ``power`` in W,
+            ``temperature`` in degrees C, ``gpu_utilisation`` and ``memory_utilisation`` in percent
+            (of the time in which some kernel ran, or memory was read or written),
+            ``throttle_reasons`` bit masks, and the counters. What the GPU does not tell is absent.
         missing: why there are no readings, or None.
     """
 
-    def __init__(self, seconds: float = 0.02) -> None:
-        self.samples: dict[str, list[float]] = {}
+    def __init__(self, seconds: float = 0.02, counters: bool = True) -> None:
+        self.readings: list[tuple[float, dict[str, float]]] = []
         self.missing: str | None = None
-        self._seconds = seconds
+        self._seconds, self._counters = seconds, counters
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -80,19 +82,34 @@ class Watch:
     def __exit__(self, *_) -> None:
         self._done.set()
         self._thread.join()
-        if not self.samples and not self.missing:
+        if not self.readings and not self.missing:
             self.missing = "NVML gave no reading while the kernel ran; watch it for longer"
 
     def _run(self) -> None:
         try:
             with _current_gpu() as (nvml, handle):
-                gpm = Gpm(nvml, handle)
+                gpm = Gpm(nvml, handle) if self._counters else None
                 while not self._done.wait(self._seconds):
-                    for name, value in (_reading(nvml, handle) | gpm.read()).items():
-                        self.samples.setdefault(name, []).append(value)
-                gpm.close()
+                    found = _reading(nvml, handle) | (gpm.read() if gpm else {})
+                    self.readings.append((time.time(), found))
+                if gpm:
+                    gpm.close()
         except UserError as error:
             self.missing = str(error)
+
+    @property
+    def samples(self) -> dict[str, list[float]]:
+        """All readings by name."""
+        return self.between(0.0, float("inf"))
+
+    def between(self, begin: float, end: float) -> dict[str, list[float]]:
+        """The readings of a stretch of time by name; seconds since the epoch."""
+        found: dict[str, list[float]] = {}
+        for when, reading in self.readings:
+            if begin <= when <= end:
+                for name, value in reading.items():
+                    found.setdefault(name, []).append(value)
+        return found
 
 
 def _reading(nvml, handle) -> dict[str, float]:

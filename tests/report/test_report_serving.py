@@ -41,6 +41,20 @@ def test_the_bars_load_reaches_a_bar(ours, reached):
     assert row["Over W4A16"] == f"{ours / 9000:.2f}"
 
 
+def test_what_held_the_gpu_back_stands_beside_the_throughput():
+    read = {"readings": 40, "sm_clock_mhz": 1755.0, "power_w": 697.6, "slowed": 38}
+    read["slowed_by"] = ["power cap"]
+    records = run(14300)
+    records[4] |= {"method": {"gpu": read}}
+    (row,) = serving_summary(records, [])["rows"]
+    shown = "1755 MHz, 698 W, slowed 95% of the time (power cap)"
+    assert row["GPU beside ours"] == shown
+    records[4] |= {"method": {"gpu": read | {"slowed": 0}}}
+    assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "1755 MHz, 698 W"
+    records[4] |= {"method": {"gpu": {"missing": "no NVML"}}}
+    assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "not read"
+
+
 def test_a_slow_w4a16_engine_alone_is_no_goal():
     assert bar(Row(BAR_CASE, 12000.0, RATES | {"vllm-w4a16": 4000})) == "none"
 

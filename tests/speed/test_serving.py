@@ -10,6 +10,7 @@ import time
 import types
 
 import pytest
+from nvml_machine import Machine
 from serving_standins import GPU, JOB, LOADS, WORKER, by_metric, program
 
 from comet.cli import main
@@ -78,6 +79,30 @@ def test_records_of_a_worker(worker):
         "max_num_seqs": 512,
         "attention_backend": "CUSTOM",
     }
+
+
+def test_the_gpu_is_read_beside_each_load(worker, monkeypatch, tmp_path):
+    machine = Machine(monkeypatch, tmp_path)
+    machine.has({"uuid": "GPU-a", "power_now": 698000, "clock": 1755, "throttled": 4})
+    monkeypatch.setattr(engines, "READ_EVERY", 0.01)
+    worker(
+        "import time\nnow = time.time()\ntime.sleep(0.3)\n"
+        "results[0]['windows'] = [[now, now + 0.2]]\nresults[1]['windows'] = [[0, 1]]"
+    )
+    first, second = by_metric(serving_records([JOB], {}, 0), "tokens_per_s")
+    gpu = first.method["gpu"]
+    assert (gpu["sm_clock_mhz"], gpu["power_w"], gpu["slowed_by"]) == (1755, 698, ["power cap"])
+    assert 0 < gpu["slowed"] == gpu["readings"] <= 20
+    assert second.method["gpu"]["readings"] == 0
+    assert second.method["gpu"]["power_w"] is None
+
+
+def test_a_gpu_that_cannot_be_read_stops_no_engine(worker, monkeypatch, tmp_path):
+    Machine(monkeypatch, tmp_path)
+    monkeypatch.delenv("FAKE_NVML")
+    (first, _) = by_metric(serving_records([JOB], {}, 0), "tokens_per_s")
+    assert first.status == "ok"
+    assert first.method["gpu"]["missing"]
 
 
 def test_the_folder_that_an_engine_gets(tmp_path):

@@ -26,11 +26,13 @@ class Row:
         case: of the records.
         ours: generated tokens/s of ``OURS``.
         rivals: tokens/s by engine, those that ran the load in the same run.
+        gpu: readings of the GPU beside ours, None where there are none.
     """
 
     case: dict
     ours: float
     rivals: dict[str, float]
+    gpu: dict | None = None
 
     @property
     def best(self) -> str:
@@ -59,7 +61,9 @@ def rows(records: list[dict]) -> list[Row]:
     for (case, _), rates in found.items():
         rivals = {name: record["median"] for name, record in rates.items() if name in RIVALS}
         if OURS in rates and rivals:
-            made[case] = Row(rates[OURS]["case"], rates[OURS]["median"], rivals)
+            ours = rates[OURS]
+            read = (ours["method"] or {}).get("gpu")
+            made[case] = Row(ours["case"], ours["median"], rivals, read)
     return list(made.values())
 
 

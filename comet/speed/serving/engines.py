@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from comet import __version__, hints
 from comet.errors import UserError
 from comet.files import write_json, write_text
+from comet.speed import nvml
 from comet.speed.backends import Unavailable
 from comet.speed.serving.cases import MOST, ServingJob
 from comet.speed.serving.models import write_model_folder
@@ -24,6 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 FORMAT = 1
 MEMORY_SHARE = 0.92
 START_SECONDS, SECONDS_A_LOAD = 900, 600
+READ_EVERY = 0.25  # seconds between readings of the GPU's clock and power
 # A batch of this size is scheduled where a load asks for as many requests as fit.
 MOST_REQUESTS = 512
 
@@ -89,8 +92,35 @@ def serve_with_vllm(
         seconds = START_SECONDS + SECONDS_A_LOAD * len(job.loads)
         if ENGINES[job.engine][2]:
             _announce_plugin(Path(scratch))
-        said = _run(command, seconds, python, Path(scratch))
-        return read_response(response, job, said)
+        with nvml.Watch(READ_EVERY, counters=False) as watch:
+            said = _run(command, seconds, python, Path(scratch))
+        found = read_response(response, job, said)
+        for result in found["results"]:
+            result["gpu"] = gpu_beside(watch, result.get("windows", []))
+        return found
+
+
+def gpu_beside(watch: nvml.Watch, windows: list[list[float]]) -> dict:
+    """Clock and power of the GPU while requests were served, so that a limit of the card shows.
+
+    Args:
+        watch: that ran beside the worker.
+        windows: begin and end of each timed run, seconds since the epoch.
+    """
+    if watch.missing:
+        return {"missing": watch.missing}
+    readings = [watch.between(*window) for window in windows]
+
+    def all_of(name: str) -> list[float]:
+        return [value for reading in readings for value in reading.get(name, [])]
+
+    found = {"read_every_s": READ_EVERY, "readings": len(all_of("power"))}
+    for name, shown in (("sm_clock", "sm_clock_mhz"), ("power", "power_w")):
+        found[shown] = statistics.median(all_of(name)) if all_of(name) else None
+    masks = [int(mask) for mask in all_of("throttle_reasons")]
+    found["slowed"] = sum(bool(mask & nvml.SLOWED) for mask in masks)
+    names = {name for mask in masks for name in nvml.reason_names(mask & nvml.SLOWED)}
+    return found | {"slowed_by": sorted(names)}
 
 
 def worker_request(

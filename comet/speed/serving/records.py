@@ -176,6 +176,7 @@ def _load_record(
         "served": result["served"],
         "seconds": result["seconds"],
         "engine": response["engine"],
+        "gpu": result.get("gpu"),
         "kernels": response.get("kernels"),
     }
     samples = [result["generated"] / seconds for seconds in result["seconds"]]

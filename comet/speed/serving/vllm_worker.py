@@ -7,7 +7,8 @@ killed keeps what it has measured.
 
 REQUEST: ``{format: 1, folder, plugin, arguments, loads: [{input_tokens, output_tokens, requests}],
 repeats, seed, memory_share, profile}``; ``arguments`` go to ``vllm.LLM``.
-RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds | error}]}``,
+RESPONSE: ``{format: 1, device, versions, engine, results: [{..load, served, seconds, windows |
+error}]}``, where windows are the begin and end of each timed run in seconds since the epoch,
 and with ``profile`` ``kernels: {load, runs, wall_us, gpu_us, idle_us, prefill, decode_step}``: the
 last two list GPU microseconds by kernel, the largest first; ``runs`` are what they come from.
 """
@@ -154,15 +155,17 @@ def serve(llm, load: dict, request: dict) -> dict:
     lengths = load["input_tokens"], vocabulary
     few = min(count, WARM_UP_REQUESTS)
     generate(llm, prompts_of(few, *lengths, request["seed"]), WARM_UP_TOKENS)
-    seconds, generated = [], 0
+    seconds, windows, generated = [], [], 0
     for repeat in range(request["repeats"]):
         prompts = prompts_of(count, *lengths, request["seed"] + 1 + repeat)
+        began = time.time()
         took, generated = generate(llm, prompts, load["output_tokens"])
+        windows.append([began, time.time()])
         if generated != count * load["output_tokens"]:
             wanted = count * load["output_tokens"]
             raise RuntimeError(f"generated {generated} tokens instead of {wanted}")
         seconds.append(took)
-    return {"served": count, "seconds": seconds, "generated": generated}
+    return {"served": count, "seconds": seconds, "windows": windows, "generated": generated}
 
 
 def largest(loads: list[dict]) -> dict:
