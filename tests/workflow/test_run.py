@@ -4,8 +4,9 @@
 import json
 import os
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
-from comet.measurements import read_records
+from comet.measurements import REPOSITORY, read_records
 
 
 def test_every_record_is_valid_and_says_where_it_comes_from(finished):
@@ -50,6 +51,19 @@ def test_records_of_the_target_memory_are_joined_and_never_made_on_the_way(finis
         assert record["case"] in [row["case"] for row in finished.records("quantize")]
     finally:
         apart.unlink()
+        finished.run("report")
+
+
+def test_an_engine_profiled_here_is_in_the_report(finished):
+    kept = Path(REPOSITORY, "results", "h200", "serving-profile.jsonl")
+    own = finished.path("serving-profile.jsonl")
+    own.write_text(kept.read_text(encoding="utf-8").replace("LLaMA-3-8B", "profiled-here"))
+    try:
+        finished.run("report")
+        page = finished.path("report.html").read_text(encoding="utf-8")
+        assert "vllm-comet, profiled-here, 256 requests" in page
+    finally:
+        own.unlink()
         finished.run("report")
 
 

@@ -51,7 +51,7 @@ rule render_report:
         records=gathered_kinds([*RECORD_KINDS, "kvcache", "protocol"]),
         choices=gathered_kinds(["choices"]) or reference_files(["choices"]),
         references=reference_files([*RECORD_KINDS, "kvcache", "protocol"]),
-        profiles=reference_files(["serving-profile"]),
+        profiles=engine_profiles(),
     output:
         own_path("report.html"),
     log:
