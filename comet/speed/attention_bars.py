@@ -5,7 +5,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-from comet.speed.attention_cases import REFERENCE, SIXTEEN_BIT, attention_cases
+from comet.speed.attention_cases import MODELS, REFERENCE, SIXTEEN_BIT, attention_cases
 
 OURS = "comet-kv4"
 BARS = {"must": 2.0, "good": 2.6, "goal": 3.1}
@@ -69,13 +69,14 @@ def speedups(records: list[dict]) -> list[Row]:
 
 
 def verdict(records: list[dict]) -> Verdict:
-    """The speed-up over the rows of the reference with at least ``LEAST_BYTES`` of 16-bit KV."""
+    """The speed-up over the rows of the reference with at least ``LEAST_BYTES`` of 16-bit KV and
+    whole pages."""
     newest = {_name(row.case): row for row in speedups(records)}
     required = [
         case
         for model in REFERENCE
         for case in attention_cases(model)
-        if case["kv_bytes_16bit"] >= LEAST_BYTES
+        if case["kv_bytes_16bit"] >= LEAST_BYTES and case["context"] in MODELS[model].contexts
     ]
     rows = [newest[_name(case)] for case in required if _name(case) in newest]
     missing = [_name(case) for case in required if _name(case) not in newest]

@@ -16,6 +16,8 @@ class Attention:
         label: the model's name in the paper's table of shapes.
         layers, heads, kv_heads, head_dim: of the model.
         batches, contexts: all pairs of them are cases, up to ``most_bytes`` of 16-bit KV.
+        unfinished: further contexts, whose last page of a paged cache is half full: what serving
+            meets, as bars are for whole pages.
     """
 
     label: str
@@ -25,6 +27,7 @@ class Attention:
     head_dim: int = 128
     batches: tuple[int, ...] = (1, 16, 64, 256)
     contexts: tuple[int, ...] = (1024, 4096, 16384)
+    unfinished: tuple[int, ...] = ()
     most_bytes: int = 4 * GIB
 
     @property
@@ -35,7 +38,7 @@ class Attention:
 
 MODELS = {
     "llama2-7b": Attention("LLaMA-2-7B", 32, 32, 32),
-    "llama3-8b": Attention("LLaMA-3-8B", 32, 32, 8),
+    "llama3-8b": Attention("LLaMA-3-8B", 32, 32, 8, unfinished=(1056, 4128)),
     "llama3-70b": Attention("LLaMA-3-70B", 80, 64, 8),
     "qwen2-72b": Attention(
         "Qwen2-72B", 80, 64, 8, batches=(1, 4, 16), contexts=(65536, 131072), most_bytes=16 * GIB
@@ -59,7 +62,7 @@ def attention_cases(model: str) -> list[dict]:
     return [
         attention_case(model, batch, context)
         for batch in sizes.batches
-        for context in sizes.contexts
+        for context in (*sizes.contexts, *sizes.unfinished)
         if batch * context * sizes.token_bytes <= sizes.most_bytes
     ]
 

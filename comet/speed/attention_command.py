@@ -8,7 +8,7 @@ from comet.speed.bench_options import add_kernel_options, run_folder
 from comet.speed.lease_command import command_gpu
 
 COST = (
-    "A backend takes about half a second a case: all models (37 cases, 5 backends) about 90 s of "
+    "A backend takes about half a second a case: all models (44 cases, 5 backends) about 110 s of "
     "one H200. Every finished case is kept under --out and not run again on the same machine with "
     "the same kernel library."
 )

@@ -40,7 +40,10 @@ def test_cases_stay_within_the_memory_of_a_layer():
         (256, 1024),
     ]
     assert cases[0]["kv_bytes_16bit"] == 2**24
-    assert sum(len(attention_cases(model)) for model in REFERENCE) == 31
+    assert sum(len(attention_cases(model)) for model in REFERENCE) == 31 + 7
+    half_full = [c for c in attention_cases("llama3-8b") if c["context"] % 64]
+    assert {c["context"] % 64 for c in half_full} == {32}
+    assert len(half_full) == 7
     assert {c["context"] for c in attention_cases("qwen2-72b")} == {65536, 131072}
     with pytest.raises(UserError, match="'gpt' *; known are llama2-7b, "):
         attention_cases("gpt")
@@ -188,7 +191,7 @@ def test_the_command_lists_what_would_run(capsys):
     assert main(["bench", "attention", "--list", "--shard", "1/2"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[0].startswith("llama2-7b batch 1 context 1024: comet-kv4 sdpa")
-    assert "19 cases, about" in said.err
+    assert "22 cases, about" in said.err
 
 
 def test_the_command_says_what_the_run_reaches(tmp_path, monkeypatch, capsys):
