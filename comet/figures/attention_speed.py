@@ -15,8 +15,8 @@ NOTES = [
     "random order; the 16-bit kernels are sdpa-bf16 and vllm-fa3-bf16. A 4-bit cache moves "
     f"{CEILING:.2f} times fewer bytes than a 16-bit one: no kernel that reads it can be faster than"
     " that where memory decides. A star marks a case with less than "
-    f"{LEAST_BYTES / 1e6:.0f} MB of 16-bit KV, which the mean leaves out, as it does contexts whose "
-    "last page is half full (1056, 4128).",
+    f"{LEAST_BYTES / 1e6:.0f} MB of 16-bit KV, which the mean leaves out, as it does contexts "
+    "whose last page is half full (1056, 4128).",
 ]
 
 
