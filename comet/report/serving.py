@@ -17,7 +17,15 @@ def serving_summary(records: list[dict], reference: list[dict]) -> dict:
     here = bool(rows(records))
     shown = records if here else reference
     whose = "this run" if here else "the reference run"
-    return {"rows": [_row(row) for row in rows(shown)], "sentences": sentences(shown, whose)}
+    found = sorted(rows(shown), key=lambda row: _order(row.case))
+    return {"rows": [_row(row) for row in found], "sentences": sentences(shown, whose)}
+
+
+def _order(case: dict) -> tuple:
+    """By model and setting, then few requests first."""
+    most = case["requests"] == "max"
+    setting = case["model"], case["memory_cap"] or 0, -case["input_tokens"]
+    return *setting, most, 0 if most else case["requests"]
 
 
 def _row(row: Row) -> dict[str, str]:

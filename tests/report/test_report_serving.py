@@ -55,6 +55,15 @@ def test_what_held_the_gpu_back_stands_beside_the_throughput():
     assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "not read"
 
 
+def test_rows_stand_by_their_number_of_requests():
+    records = []
+    for requests in ("max", 256, 4):
+        again = run(14300)[:-2]
+        records += [r | {"case": r["case"] | {"requests": requests}} for r in again]
+    shown = serving_summary(records, [])["rows"]
+    assert [row["Requests"] for row in shown] == ["4", "256", "max"]
+
+
 def test_a_slow_w4a16_engine_alone_is_no_goal():
     assert bar(Row(BAR_CASE, 12000.0, RATES | {"vllm-w4a16": 4000})) == "none"
 
