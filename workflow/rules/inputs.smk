@@ -133,12 +133,6 @@ def reference_files(kinds):
     return [str(path) for path in files if path.is_file()]
 
 
-def engine_profiles():
-    """Profiled engines of this machine, which the command line makes, else of a reference run."""
-    own = Path(own_path("serving-profile.jsonl"))
-    return [str(own)] if own.is_file() else reference_files(["serving-profile"])
-
-
 # Made by the target memory alone.
 MEMORY_RECORDS = [
     own_path("records", "memory", f"{model}.jsonl")

@@ -51,3 +51,9 @@ def wanted_attention(wildcards):
 def attention_cases_folder(wildcards):
     folder = Path(config["results"], wildcards.machine, "cases", "attention")
     return str(folder / wildcards.model)
+
+
+def engine_profiles():
+    """Profiled engines of this machine, which the command line makes, else of a reference run."""
+    own = Path(own_path("serving-profile.jsonl"))
+    return [str(own)] if own.is_file() else reference_files(["serving-profile"])
