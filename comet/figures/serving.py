@@ -14,6 +14,7 @@ BASELINES = ("trtllm-w4a16", "vllm-w4a16")
 ENGINES = {"COMET": "vllm-comet", "COMET-W4Ax": "vllm-comet-w4ax", "COMET-KV4": "vllm-comet-kv4"}
 AVERAGE = "printed\naverage"
 AVERAGES = ("average", "GeoMean")
+NOT_RUN = "Not run: no engine was measured beside one with W4A16 in the same run."
 
 
 def draw(
@@ -63,7 +64,8 @@ def draw(
     entries += [(name, pairs[0][0]["origin"], measured_colour[name]) for name in backends]
     handles = [bars.baseline_handle("TRT-LLM-W4A16 (measured: W4A16) = 1")]
     style.legend(fig, title, entries, shown.device if pairs else None, handles, columns=4)
-    style.footnote(fig, notes)
+    unrun = [NOT_RUN] if measured_settings else []
+    style.footnote(fig, [*notes, *unrun])
     return fig
 
 

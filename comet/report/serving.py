@@ -48,7 +48,9 @@ def _gpu(read: dict | None) -> str:
     """Clock, power, and how often something held the clock back."""
     if not read or not read.get("readings"):
         return "not read"
-    shown = f"{read['sm_clock_mhz']:.0f} MHz, {read['power_w']:.0f} W"
+    units = {"sm_clock_mhz": "MHz", "power_w": "W"}
+    told = (f"{read[name]:.0f} {unit}" for name, unit in units.items() if read[name] is not None)
+    shown = ", ".join(told)
     if not read["slowed"]:
         return shown
     share = read["slowed"] / read["readings"]

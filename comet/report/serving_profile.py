@@ -7,10 +7,10 @@ import re
 PARTS = {
     "W4Ax GEMM": r"w4ax",
     "decode attention over the 4-bit cache": r"kv4::decode",
-    "attention of prompts": r"flash",
+    "flash attention (with KV4: of prompts)": r"flash",
     "quantization of activations, with norms and SiLU": r"quantize_kernel",
     "append to the 4-bit cache": r"kv4::(append|unpack)",
-    "16-bit GEMM (output head)": r"nvjet|cublas|gemm",
+    "other GEMM (with W4Ax: the output head)": r"nvjet|cublas|cutlass|marlin|gemm",
     "compiled operators (rotary embedding and others)": r"^triton_",
 }
 OTHERS = "sampling, copies and bookkeeping"

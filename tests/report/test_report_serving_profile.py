@@ -13,14 +13,17 @@ NAMES = {
     "void comet::kv4::decode_kernel<comet::kv4::Instance<Bf16, 128, 1> >(DecodeParams)": (
         "decode attention over the 4-bit cache"
     ),
-    "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::Main> >": "attention of prompts",
+    "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::Main> >": (
+        "flash attention (with KV4: of prompts)"
+    ),
     "void comet::quantize_kernel<__nv_bfloat16, comet::SiluSource, 8>(QuantizeParams)": (
         "quantization of activations, with norms and SiLU"
     ),
     "void comet::kv4::append_kernel<comet::kv4::Bf16, 128>(AppendParams)": (
         "append to the 4-bit cache"
     ),
-    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT": "16-bit GEMM (output head)",
+    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT": "other GEMM (with W4Ax: the output head)",
+    "void marlin::Marlin<__nv_bfloat16>(int4 const*)": "other GEMM (with W4Ax: the output head)",
     "triton_poi_fused_0": "compiled operators (rotary embedding and others)",
     "_gumbel_sample_kernel": OTHERS,
 }
