@@ -110,3 +110,15 @@ def test_vllm_finds_and_accepts_the_backend(monkeypatch):
     assert "VLLM_USE_V2_MODEL_RUNNER" in check(**options)[0]
     assert not inspect.isabstract(attention.KV4MetadataBuilder)
     assert not inspect.isabstract(attention.KV4Attention)
+
+
+def test_the_loader_of_dummy_weights_is_the_one_that_is_replaced():
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+
+    from comet.speed.serving import vllm_weights
+
+    vllm_weights.register()
+    loader = get_model_loader(LoadConfig(load_format="dummy"))
+    assert type(loader).__name__ == "RandomWeights"
+    assert list(inspect.signature(loader.load_weights).parameters) == ["model", "model_config"]

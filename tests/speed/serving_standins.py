@@ -17,13 +17,17 @@ GPU = {
     "engines": {},
 }
 WORKER = """
-import json, sys
+import json, os, sys
 request = json.load(open(sys.argv[-2]))
 served = [load["requests"] if load["requests"] != "max" else 300 for load in request["loads"]]
 results = [
     load | {"served": n, "seconds": [2.0, 4.0], "generated": n * load["output_tokens"]}
     for load, n in zip(request["loads"], served)
 ]
+config = json.load(open(request["folder"] + "/config.json"))
+if "quantization_config" in config:
+    drawn = {"tensors": 224, "bytes": 3489660928, "zero_bytes": 3489660928}
+    json.dump(drawn, open(os.environ["COMET_SERVING_WEIGHTS"], "w"))
 response = {
     "format": 1, "device": "NVIDIA H200", "versions": {"vllm": "0.24.0"},
     "engine": {"kv_cache_tokens": 1000000, "asked": request}, "results": results,

@@ -251,11 +251,14 @@ def test_processes_that_vllm_starts_find_the_plugin(worker, engine, entries):
     worker("""
 from importlib.metadata import entry_points
 found = entry_points(group="vllm.general_plugins")
-response["engine"]["plugins"] = sorted({e.name for e in found if e.dist.name == "comet-plugin"})
-response["engine"]["same"] = all(e.load().__module__ == "comet.integrations.vllm" for e in found)
+named = {e.name: e.value for e in found if e.dist.name == "comet-plugins"}
+response["engine"]["plugins"] = sorted(named)
+response["engine"]["same"] = all(
+    f"{e.load().__module__}:register" == named.get(e.name, e.value) for e in found
+)
 """)
     (first, *_) = serving_records([ServingJob("LLaMA-3-8B", engine, LOADS)], {}, 0)
-    assert first.method["engine"]["plugins"] == entries
+    assert first.method["engine"]["plugins"] == [*entries, "comet_weights"]
     assert first.method["engine"]["same"]
 
 

@@ -19,6 +19,7 @@ from comet.speed import nvml
 from comet.speed.backends import Unavailable
 from comet.speed.serving.cases import MOST, ServingJob
 from comet.speed.serving.models import write_model_folder
+from comet.speed.serving.vllm_weights import REPORT
 
 PYTHON = "COMET_VLLM_PYTHON"
 WORKER = Path(__file__).with_name("vllm_worker.py")
@@ -26,6 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 FORMAT = 1
 MEMORY_SHARE = 0.92
 START_SECONDS, SECONDS_A_LOAD = 900, 600
+WEIGHTS = "weights.json"
 READ_EVERY = 0.25  # seconds between readings of the GPU's clock and power
 # A batch of this size is scheduled where a load asks for as many requests as fit.
 MOST_REQUESTS = 512
@@ -90,11 +92,11 @@ def serve_with_vllm(
         write_json(request, worker_request(job, Path(scratch), seed, repeats, profile, total_gb))
         command = [python, str(WORKER), str(request), str(response)]
         seconds = START_SECONDS + SECONDS_A_LOAD * len(job.loads)
-        if ENGINES[job.engine][2]:
-            _announce_plugin(Path(scratch))
+        _announce_plugins(Path(scratch), ENGINES[job.engine][2])
         with nvml.Watch(READ_EVERY, counters=False) as watch:
             said = _run(command, seconds, python, Path(scratch))
         found = read_response(response, job, said)
+        found["engine"]["integer_weights"] = _drawn_integers(Path(scratch), job.engine)
         for result in found["results"]:
             result["gpu"] = gpu_beside(watch, result.get("windows", []))
         return found
@@ -154,14 +156,36 @@ def worker_request(
     }
 
 
-def _announce_plugin(folder: Path) -> None:
-    """The entry point of comet in ``folder``, for processes that vLLM starts: comet need not be
-    installed where vLLM is."""
-    described = folder / f"comet_plugin-{__version__}.dist-info"
+def _announce_plugins(folder: Path, comet: bool) -> None:
+    """Entry points in ``folder``, for processes that vLLM starts: comet need not be installed
+    where vLLM is.
+
+    Args:
+        folder: searched for packages by the engine.
+        comet: whether the engine is one of comet's; weights are random in all of them.
+    """
+    described = folder / f"comet_plugins-{__version__}.dist-info"
     described.mkdir()
-    write_text(described / "METADATA", f"Name: comet-plugin\nVersion: {__version__}\n")
-    entry = "[vllm.general_plugins]\ncomet = comet.integrations.vllm:register\n"
-    write_text(described / "entry_points.txt", entry)
+    write_text(described / "METADATA", f"Name: comet-plugins\nVersion: {__version__}\n")
+    entries = ["comet_weights = comet.speed.serving.vllm_weights:register"]
+    if comet:
+        entries.append("comet = comet.integrations.vllm:register")
+    write_text(described / "entry_points.txt", "\n".join(["[vllm.general_plugins]", *entries, ""]))
+
+
+def _drawn_integers(folder: Path, engine: str) -> dict | None:
+    """What ``vllm_weights`` says that it drew; None where an engine has no packed integers.
+
+    Raises:
+        Unavailable: the engine's weights are packed integers and nobody drew them.
+    """
+    report = folder / WEIGHTS
+    found = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
+    if found.get("tensors"):
+        return found
+    if ENGINES[engine][0] == "awq":
+        raise Unavailable(f"{engine} was timed on weights that nobody drew, mostly zeros")
+    return None
 
 
 def surroundings(cache: Path, folder: Path) -> dict[str, str]:
@@ -188,7 +212,8 @@ def cache_folder() -> Path:
 
 def _run(command: list[str], seconds: int, python: str, folder: Path) -> str:
     """Start the worker; how it ended. It ends with this program, however that ends."""
-    log, environment = folder / "worker.log", surroundings(cache_folder(), folder)
+    log = folder / "worker.log"
+    environment = surroundings(cache_folder(), folder) | {REPORT: str(folder / WEIGHTS)}
     try:
         with log.open("w") as said:
             code = subprocess.run(
