@@ -7,6 +7,7 @@ FMPQ fixes it beforehand by its clip search, the paper finds it group by group d
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
@@ -81,19 +82,76 @@ def walk_columns(
         scale, zero, lowest, highest = (
             part.expand(weight.shape[0], end - start).t().contiguous() for part in fields
         )
-        rounded, errors = torch.empty_like(block), torch.empty_like(block)
-        for i in range(end - start):
-            code = (block[i] / scale[i]).round_().add_(zero[i]).clamp_(lowest[i], highest[i])
-            rounded[i] = code
-            restored = (code - zero[i]).mul_(scale[i])
-            errors[i] = (block[i] - restored) / factor[start + i, start + i]
-            block[i] = restored
-            block[i + 1 :].addr_(factor[start + i, start + i + 1 : end], errors[i], alpha=-1)
-        codes[:, start:end], open_weight[:, start:end] = rounded.t(), block.t()
+        walk = round_block if not block.is_cuda else _graph_of(*block.shape, block.device)
+        own = factor[start:end, start:end]
+        rounded, errors, restored = walk(block, scale, zero, lowest, highest, own)
+        codes[:, start:end], open_weight[:, start:end] = rounded.t(), restored.t()
         open_weight[:, end:].addmm_(errors.t(), factor[start:end, end:], alpha=-1)
     return tuple(
         torch.empty_like(part).index_copy_(1, order, part) for part in (codes, open_weight)
     )
+
+
+def round_block(
+    block: torch.Tensor,
+    scale: torch.Tensor,
+    zero: torch.Tensor,
+    lowest: torch.Tensor,
+    highest: torch.Tensor,
+    factor: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Round the columns of a block in turn, the error of each spread over those behind it.
+
+    Args:
+        block: fp32 [n, N], columns of the weight as rows; overwritten.
+        scale, zero, lowest, highest: fp32 [n, N], as of ``gptq_codes``.
+        factor: fp32 [n, n], the block's part of the factor of the inverse second moment.
+
+    Returns:
+        Codes, errors over the factor's diagonal, and what the codes restore to, each [n, N].
+    """
+    rounded, errors = torch.empty_like(block), torch.empty_like(block)
+    for i in range(block.shape[0]):
+        code = (block[i] / scale[i]).round_().add_(zero[i]).clamp_(lowest[i], highest[i])
+        rounded[i] = code
+        restored = (code - zero[i]).mul_(scale[i])
+        errors[i] = (block[i] - restored) / factor[i, i]
+        block[i] = restored
+        block[i + 1 :].addr_(factor[i, i + 1 :], errors[i], alpha=-1)
+    return rounded, errors, block
+
+
+class _BlockGraph:
+    """``round_block`` of one size as a CUDA graph.
+
+    A block of 128 columns is about two thousand small kernels, whose launches take several times as
+    long as they run. What a call returns is overwritten by the next one.
+    """
+
+    def __init__(self, columns: int, rows: int, device: torch.device) -> None:
+        with torch.inference_mode(False):  # else a call outside of it may not write to them
+            self._inputs = [torch.ones(columns, rows, device=device) for _ in range(5)]
+            self._inputs.append(torch.eye(columns, device=device))
+        beside = torch.cuda.Stream(device)
+        beside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(beside):
+            round_block(*self._inputs)  # libraries allocate at their first call
+        torch.cuda.current_stream(device).wait_stream(beside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=beside, capture_error_mode="thread_local"):
+            self._outputs = round_block(*self._inputs)
+
+    def __call__(self, *parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As ``round_block``; the arguments are left alone."""
+        for own, part in zip(self._inputs, parts, strict=True):
+            own.copy_(part)
+        self._graph.replay()
+        return self._outputs
+
+
+@lru_cache(maxsize=16)  # a model has few sizes of linears
+def _graph_of(columns: int, rows: int, device: torch.device) -> _BlockGraph:
+    return _BlockGraph(columns, rows, device)
 
 
 def _inverse_factor(second_moment: torch.Tensor, damping: float) -> torch.Tensor:
