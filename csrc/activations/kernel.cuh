@@ -194,7 +194,7 @@ __device__ __forceinline__ void store_scales(const QuantizeParams& p, const Plac
 
 // Words: channel blocks a warp owns.
 template <class T, template <class> class Source, int Words, class Options>
-__global__ void __launch_bounds__(max_warps(Words) * kWarp, 1)
+__global__ void __launch_bounds__(max_warps<Source<T>>(Words) * kWarp, 1)
     quantize_kernel(const __grid_constant__ QuantizeParams p) {
   const int token = blockIdx.x;
   const Place place = Place::of_thread();

@@ -12,11 +12,11 @@ inline bool aligned(const void* pointer, int64_t stride) {
   return reinterpret_cast<uintptr_t>(pointer) % 8 == 0 && stride % 4 == 0;
 }
 
-inline int check(const CometQuantizeArgs& a, int max_words) {
+inline int check(const CometQuantizeArgs& a, int max_blocks) {
   const int blocks = a.int4_blocks + a.int8_blocks;
   if (a.dtype != kFp16 && a.dtype != kBf16) return kCometBadDtype;
   if (a.tokens < 0 || a.int4_blocks < 0 || a.int8_blocks < 0) return kCometBadShape;
-  if (blocks < 1 || blocks > max_words * max_warps(max_words)) return kCometBadShape;
+  if (blocks < 1 || blocks > max_blocks) return kCometBadShape;
   if (a.channels < 1 || a.channels > blocks * kBlock) return kCometBadShape;
   if (a.mode < kTokenBlockMultiple || a.mode > kToken) return kCometBadOption;
   if (a.layout < kRows || a.layout > kSm80) return kCometBadOption;
@@ -75,10 +75,12 @@ int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   if (blocks <= 8 || at_once(p.args, 2)) {
     return launch_instance<T, Source, 2, Options>(p, stream);
   }
-  if constexpr (Source<T>::kMaxWords == 24) {
-    if (blocks > 8 * kMaxWarps) return launch_instance<T, Source, 24, Options>(p, stream);
+  constexpr int kMost = Source<T>::kMaxWords, kWide = Source<T>::kWideWords;
+  if constexpr (kMost > kWide) {
+    if (blocks > 16 * kWide) return launch_instance<T, Source, kMost, Options>(p, stream);
   }
-  if constexpr (Source<T>::kMaxWords >= 8) {
+  if (!at_once(p.args, kWide / 2)) return launch_instance<T, Source, kWide, Options>(p, stream);
+  if constexpr (kWide > 8) {
     if (!at_once(p.args, 4)) return launch_instance<T, Source, 8, Options>(p, stream);
   }
   return launch_instance<T, Source, 4, Options>(p, stream);
@@ -96,7 +98,8 @@ int launch_options(const QuantizeParams& p, cudaStream_t stream) {
 
 template <template <class> class Source>
 int launch(const CometQuantizeArgs& args, bool vectors, cudaStream_t stream) {
-  const int status = check(args, Source<__half>::kMaxWords);
+  constexpr int kMost = Source<__half>::kMaxWords;
+  const int status = check(args, kMost * max_warps<Source<__half>>(kMost));
   if (status != kCometOk || args.tokens == 0) return status;
   const QuantizeParams p = {args,
                             vectors && aligned(args.x, args.x_stride) && args.channels % 4 == 0};

@@ -14,7 +14,10 @@ namespace comet {
 constexpr int kMaxWarps = 32;
 
 // Warps of a thread block whose warps own this many channel blocks each: many words need registers.
-__host__ __device__ constexpr int max_warps(int words) { return words > 8 ? 16 : kMaxWarps; }
+template <class Source>
+__host__ __device__ constexpr int max_warps(int words) {
+  return words >= Source::kWideWords ? 16 : kMaxWarps;
+}
 
 // The launcher's view of CometQuantizeArgs with what it derived.
 struct QuantizeParams {
@@ -89,6 +92,7 @@ __device__ __forceinline__ void store_row(const QuantizeParams& p, const Place& 
 template <class T>
 struct PlainSource {
   static constexpr int kMaxWords = 24;  // Kp up to 49,152
+  static constexpr int kWideWords = 16;
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
@@ -100,7 +104,8 @@ struct PlainSource {
 // silu(gate) * up, silu rounded to T first.
 template <class T>
 struct SiluSource {
-  static constexpr int kMaxWords = 8;  // Kp up to 32,768: two rows take twice the registers
+  static constexpr int kMaxWords = 16;  // Kp up to 32,768: two rows take twice the registers
+  static constexpr int kWideWords = 16;
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
@@ -154,17 +159,22 @@ struct SiluSource {
 // T(T(h / rms(h)) * weight) with h = T(x + residual); h is kept when sum_out is given.
 template <class T>
 struct RmsNormSource {
-  static constexpr int kMaxWords = 4;  // Kp up to 16,384: hidden sizes, not the wider MLP ones
+  static constexpr int kMaxWords = 8;  // Kp up to 16,384: hidden sizes, not the wider MLP ones
+  static constexpr int kWideWords = 8;
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
                                               int token, uint2 (&words)[Words]) {
     load_row<Options>(p, place, row_start(p.args.x, token, p.args.x_stride), words);
+    // The weights do not wait for the sum, where registers allow.
+    constexpr bool kEarly = Words < kWideWords;
     uint2 weights[Words];
-    load_row<Options>(p, place, row_start(p.args.weight, 0, 0), weights);
+    const unsigned short* weight_row = row_start(p.args.weight, 0, 0);
+    if constexpr (kEarly) load_row<Options>(p, place, weight_row, weights);
     if (p.args.second != nullptr) add_residual<Options>(p, place, token, words);
     const float mean = row_square_sum(place, words) / p.args.channels;
     const float scale = rsqrtf(mean + p.args.epsilon);
+    if constexpr (!kEarly) load_row<Options>(p, place, weight_row, weights);
 #pragma unroll
     for (int j = 0; j < Words; ++j) {
       float h[4];
