@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders with a model's configuration and no weights: engines make random ones of its shape.
 
-The speed of a dense decoder does not depend on the values of its weights, as long as they are not
-all zero.
+What the kernels of a dense decoder do does not depend on the values of its weights. The power of a
+GPU does, and at its limit the clock: none of them are zeros (``vllm_weights``).
 """
 
 from pathlib import Path
