@@ -75,12 +75,10 @@ int launch_words(const QuantizeParams& p, cudaStream_t stream) {
   if (blocks <= 8 || at_once(p.args, 2)) {
     return launch_instance<T, Source, 2, Options>(p, stream);
   }
-  constexpr int kMost = Source<T>::kMaxWords, kWide = Source<T>::kWideWords;
-  if constexpr (kMost > kWide) {
-    if (blocks > 16 * kWide) return launch_instance<T, Source, kMost, Options>(p, stream);
+  if constexpr (Source<T>::kMaxWords == 24) {
+    if (blocks > 8 * kMaxWarps) return launch_instance<T, Source, 24, Options>(p, stream);
   }
-  if (!at_once(p.args, kWide / 2)) return launch_instance<T, Source, kWide, Options>(p, stream);
-  if constexpr (kWide > 8) {
+  if constexpr (Source<T>::kMaxWords >= 8) {
     if (!at_once(p.args, 4)) return launch_instance<T, Source, 8, Options>(p, stream);
   }
   return launch_instance<T, Source, 4, Options>(p, stream);

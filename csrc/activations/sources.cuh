@@ -92,7 +92,7 @@ __device__ __forceinline__ void store_row(const QuantizeParams& p, const Place& 
 template <class T>
 struct PlainSource {
   static constexpr int kMaxWords = 24;  // Kp up to 49,152
-  static constexpr int kWideWords = 16;
+  static constexpr int kWideWords = 24;
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
@@ -104,7 +104,7 @@ struct PlainSource {
 // silu(gate) * up, silu rounded to T first.
 template <class T>
 struct SiluSource {
-  static constexpr int kMaxWords = 16;  // Kp up to 32,768: two rows take twice the registers
+  static constexpr int kMaxWords = 8;  // Kp up to 32,768: two rows take twice the registers
   static constexpr int kWideWords = 16;
 
   template <class Options, int Words>
@@ -168,8 +168,8 @@ struct RmsNormSource {
     load_row<Options>(p, place, row_start(p.args.x, token, p.args.x_stride), words);
     // The weights do not wait for the sum, where registers allow.
     constexpr bool kEarly = Words < kWideWords;
-    uint2 weights[Words];
     const unsigned short* weight_row = row_start(p.args.weight, 0, 0);
+    uint2 weights[Words];
     if constexpr (kEarly) load_row<Options>(p, place, weight_row, weights);
     if (p.args.second != nullptr) add_residual<Options>(p, place, token, words);
     const float mean = row_square_sum(place, words) / p.args.channels;
