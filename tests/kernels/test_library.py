@@ -79,8 +79,9 @@ def test_resources_of_the_quantization_kernels(built_library):
     ]
     assert {kernel["architecture"] for kernel in kernels} == {"sm_80", "sm_90a"}
     for kernel in kernels:
-        # 1,024 threads must fit, 512 where a warp owns 24 blocks
-        limit = 128 if "SourceELi24E" in kernel["name"] else 64
+        # 1,024 threads must fit, 512 where a warp owns so many blocks that it needs registers
+        wide = re.search(r"PlainSourceELi24E|RmsNormSourceELi8E", kernel["name"])
+        limit = 128 if wide else 64
         assert kernel["registers"] <= limit, kernel
         assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
 
