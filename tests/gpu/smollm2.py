@@ -93,25 +93,30 @@ class Reference:
             _replace(model, lambda layer: _exact(layer, options.options, device))
         self.model = (model.to(device) if exact else model).eval()
 
-    @torch.no_grad()
     def says(self, tokens: list[int], pieces: list[int] | None = None) -> Said:
-        """What the model makes of a sequence.
+        """What the model makes of a sequence; arguments as ``says_of_all``."""
+        return self.says_of_all([tokens], pieces)[0]
+
+    @torch.no_grad()
+    def says_of_all(self, sequences: list[list[int]], pieces: list[int] | None) -> list[Said]:
+        """What the model makes of sequences of the same length, read side by side.
 
         Args:
-            tokens: the sequence.
-            pieces: lengths of the parts that it is read in, through the 4-bit KV cache; None: at
+            sequences: tokens.
+            pieces: lengths of the parts that they are read in, through the 4-bit KV cache; None: at
                 once, without a cache.
         """
-        ids = torch.tensor(tokens, device=self.model.device)[None]
-        following = torch.cat((ids[0, 1:], ids[0, :1]))
-        lengths, cache = (pieces, KV4Cache()) if pieces else ([len(tokens)], None)
+        ids = torch.tensor(sequences, device=self.model.device)
+        following = ids.roll(-1, dims=1)
+        lengths, cache = (pieces, KV4Cache()) if pieces else ([ids.shape[1]], None)
         parts = []
-        for part, targets in zip(ids.split(lengths, dim=1), following.split(lengths), strict=True):
+        for part, targets in zip(ids.split(lengths, 1), following.split(lengths, 1), strict=True):
             made = self.model(part, past_key_values=cache, use_cache=cache is not None)
-            logprobs = made.logits[0].float().log_softmax(dim=-1)
+            logprobs = made.logits.float().log_softmax(dim=-1)
             best, likeliest = logprobs.max(dim=-1)
-            parts.append((logprobs.gather(1, targets[:, None])[:, 0], likeliest, best))
-        return Said(*(torch.cat(part)[:-1].cpu() for part in zip(*parts, strict=True)))
+            parts.append((logprobs.gather(2, targets[..., None])[..., 0], likeliest, best))
+        whole = [torch.cat(part, dim=1)[:, :-1].cpu() for part in zip(*parts, strict=True)]
+        return [Said(*rows) for rows in zip(*whole, strict=True)]
 
 
 def _replace(model: nn.Module, make) -> None:

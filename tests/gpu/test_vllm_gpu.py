@@ -256,23 +256,27 @@ def test_preemption_changes_no_token(answers, references, rounds):
     assert answers("kv4-few-pages").preemptions > 0
     assert answers("kv4-eager").preemptions == 0
     exact, rounded = references[False]
-    gaps, noise, shares = [], [], []
-    for prompt, *both in zip(rounds["many"]["prompts"], few, plenty, strict=True):
-        made = [answer["tokens"] for answer in both]
-        parts = [*whole(prompt), *[1] * len(made[0])]
-        said, control = (exact.says(prompt + tokens, parts) for tokens in made)
-        shares.append(
-            [float((one.best == one.given)[-64:].float().mean()) for one in (said, control)]
-        )
-        noise.append((rounded.says(prompt + made[1], parts).given - control.given).abs().max())
-        at = next((i for i, (a, b) in enumerate(zip(*made, strict=True)) if a != b), None)
+    prompts, made = rounds["many"]["prompts"], rounds["many"]["new_tokens"]
+    parts = [*whole(prompts[0]), *[1] * made]  # the prompts are of the same length
+    preempted, kept = (
+        [prompt + answer["tokens"] for prompt, answer in zip(prompts, answers, strict=True)]
+        for answers in (few, plenty)
+    )
+    said, control = (exact.says_of_all(texts, parts) for texts in (preempted, kept))
+    again = rounded.says_of_all(kept, parts)
+    noise = max(float((a.given - b.given).abs().max()) for a, b in zip(again, control, strict=True))
+    gaps = []
+    for *texts, one, other in zip(preempted, kept, said, control, strict=True):
+        at = next((i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a != b), None)
         if at is not None:  # up to here both read the same tokens
-            place = len(prompt) - 1 + at
-            gaps.append(float((said.given[place] - control.given[place]).abs()))
-    preempted, kept = map(float, torch.tensor(shares).mean(dim=0))
-    print(f"parted: {gaps}, rounding {max(noise):.3f}, likeliest {preempted:.3f}, {kept:.3f}")
-    assert all(gap <= 2 * BIT * max(noise) for gap in gaps)
-    assert preempted >= kept - STANDARD_ERRORS * 0.5 / (64 * len(shares)) ** 0.5
+            gaps.append(float((one.given[at - 1] - other.given[at - 1]).abs()))
+    likeliest = [
+        float(torch.cat([(one.best == one.given)[-made:] for one in of]).float().mean())
+        for of in (said, control)
+    ]
+    print(f"parted: {gaps}, rounding {noise:.3f}, likeliest {likeliest}")
+    assert all(gap <= 2 * BIT * noise for gap in gaps)
+    assert likeliest[0] >= likeliest[1] - STANDARD_ERRORS * 0.5 / (made * len(prompts)) ** 0.5
 
 
 def test_too_little_memory_is_said_in_one_line(answers):

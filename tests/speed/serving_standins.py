@@ -25,9 +25,9 @@ results = [
     for load, n in zip(request["loads"], served)
 ]
 config = json.load(open(request["folder"] + "/config.json"))
-if "quantization_config" in config:
-    drawn = {"tensors": 224, "bytes": 3489660928, "zero_bytes": 3489660928}
-    json.dump(drawn, open(os.environ["COMET_SERVING_WEIGHTS"], "w"))
+packed = 128 if "quantization_config" in config else 0
+drawn = {"norms": 65, "packed": packed, "packed_bytes": packed << 24, "zero_bytes": packed << 24}
+json.dump(drawn, open(os.environ["COMET_SERVING_WEIGHTS"], "w"))
 response = {
     "format": 1, "device": "NVIDIA H200", "versions": {"vllm": "0.24.0"},
     "engine": {"kv_cache_tokens": 1000000, "asked": request}, "results": results,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of an engine's 4-bit layers: drawn, never what fresh memory holds."""
+"""Weights of an engine: packed ones and norms are drawn, never what fresh memory holds."""
 
 import json
 import sys
@@ -32,20 +32,25 @@ class Packed(nn.Module):
             )
 
 
-def test_packed_weights_are_drawn_and_nothing_else():
-    model = nn.ModuleList([Packed(), Packed(), nn.Linear(4, 4)])
-    floats = model[2].weight.clone()
-    found = vllm_weights.fill_integers(model)
-    assert found == {"tensors": 2, "bytes": 2 * 8192, "zero_bytes": 2 * 8192}
-    first, second = (layer.qweight.view(torch.uint8) for layer in model[:2])
+def test_packed_weights_and_norms_are_drawn_and_nothing_else():
+    layers = {"first": Packed(), "second": Packed(), "head": nn.Linear(4, 4)}
+    model = nn.ModuleDict(layers | {"input_layernorm": nn.LayerNorm(512), "norm": nn.RMSNorm(512)})
+    floats = model["head"].weight.clone()
+    found = vllm_weights.draw_weights(model)
+    assert found == {"norms": 2, "packed": 2, "packed_bytes": 2 * 8192, "zero_bytes": 2 * 8192}
+    for norm in ("input_layernorm", "norm"):
+        low, high = model[norm].weight.aminmax()
+        assert 0.5 <= low < 0.55 and 1.45 < high <= 1.5
+    packed = model["first"], model["second"]
+    first, second = (layer.qweight.view(torch.uint8) for layer in packed)
     for drawn in (first, second):
         counts = torch.bincount(torch.cat([drawn.flatten() & 15, drawn.flatten() >> 4]).int())
         assert len(counts) == 16 and counts.min() > 0.8 * counts.float().mean()
     assert not torch.equal(first, second)
-    for layer in model[:2]:
+    for layer in packed:
         assert set(layer.qzeros.view(torch.uint8).unique().tolist()) == {0x88}
         assert not layer.g_idx.any() and not layer.scales.any()
-    assert torch.equal(model[2].weight, floats)
+    assert torch.equal(model["head"].weight, floats)
 
 
 def test_the_loader_of_dummy_weights_draws_them_too(tmp_path, monkeypatch):
@@ -66,27 +71,31 @@ def test_the_loader_of_dummy_weights_draws_them_too(tmp_path, monkeypatch):
     model = Packed()
     registered["dummy"]().load_weights(model, 0.5)
     assert (model.scales == 0.5).all() and model.qweight.any()
-    assert json.loads(report.read_text())["tensors"] == 1
+    assert json.loads(report.read_text())["packed"] == 1
+
+
+UNPACKED = "json.dump(drawn | {'packed': 0}, open(os.environ['COMET_SERVING_WEIGHTS'], 'w'))"
 
 
 @pytest.mark.parametrize(
-    "engine, more, status",
+    "engine, more, drawn",
     [
-        ("vllm-w4a16", "", "ok"),
-        ("vllm-w4a16", "os.remove(os.environ['COMET_SERVING_WEIGHTS'])", "skipped"),
-        ("vllm-bf16", "", "ok"),
+        ("vllm-w4a16", "", 128),
+        ("vllm-bf16", "", 0),
+        ("vllm-w4a16", UNPACKED, None),
+        ("vllm-bf16", "os.remove(os.environ['COMET_SERVING_WEIGHTS'])", None),
     ],
 )
 def test_an_engine_is_not_timed_on_weights_that_nobody_drew(
-    tmp_path, monkeypatch, engine, more, status
+    tmp_path, monkeypatch, engine, more, drawn
 ):
     monkeypatch.setattr(capability, "detect", lambda: GPU)
     body = f'{WORKER}{more}\njson.dump(response, open(sys.argv[-1], "w"))\n'
     monkeypatch.setenv(engines.PYTHON, program(tmp_path / "python", body))
     records = serving_records([ServingJob("LLaMA-3-8B", engine, LOADS)], {}, 0)
-    assert {record.status for record in records} == {status}
-    if status == "skipped":
+    if drawn is None:
+        assert {record.status for record in records} == {"skipped"}
         assert "weights that nobody drew" in records[0].reason
     else:
-        drawn = records[0].method["engine"]["integer_weights"]
-        assert (drawn or {}).get("tensors") == (224 if engine == "vllm-w4a16" else None)
+        assert {record.status for record in records} == {"ok"}
+        assert records[0].method["engine"]["weights"]["packed"] == drawn

@@ -96,7 +96,7 @@ def serve_with_vllm(
         with nvml.Watch(READ_EVERY, counters=False) as watch:
             said = _run(command, seconds, python, Path(scratch))
         found = read_response(response, job, said)
-        found["engine"]["integer_weights"] = _drawn_integers(Path(scratch), job.engine)
+        found["engine"]["weights"] = _drawn_weights(Path(scratch), job.engine)
         for result in found["results"]:
             result["gpu"] = gpu_beside(watch, result.get("windows", []))
         return found
@@ -173,19 +173,18 @@ def _announce_plugins(folder: Path, comet: bool) -> None:
     write_text(described / "entry_points.txt", "\n".join(["[vllm.general_plugins]", *entries, ""]))
 
 
-def _drawn_integers(folder: Path, engine: str) -> dict | None:
-    """What ``vllm_weights`` says that it drew; None where an engine has no packed integers.
+def _drawn_weights(folder: Path, engine: str) -> dict:
+    """What ``vllm_weights`` says that it drew.
 
     Raises:
-        Unavailable: the engine's weights are packed integers and nobody drew them.
+        Unavailable: nobody drew the engine's norms, or its packed weights.
     """
     report = folder / WEIGHTS
     found = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-    if found.get("tensors"):
-        return found
-    if ENGINES[engine][0] == "awq":
-        raise Unavailable(f"{engine} was timed on weights that nobody drew, mostly zeros")
-    return None
+    packed = found.get("packed") or ENGINES[engine][0] is None
+    if not (found.get("norms") and packed):
+        raise Unavailable(f"{engine} was timed on weights that nobody drew, or on zeros")
+    return found
 
 
 def surroundings(cache: Path, folder: Path) -> dict[str, str]:

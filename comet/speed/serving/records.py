@@ -24,7 +24,7 @@ from comet.speed.serving.engines import serve_with_vllm
 METHOD = {
     "what": "generated tokens over the wall-clock time of all requests given at once, prefill "
     "included; greedy, end of text ignored, no prefix caching",
-    "weights": "random of the model's shape, packed 4-bit ones drawn uniformly: kernels do the "
+    "weights": "random of the model's shape, packed 4-bit ones and norms included: kernels do the "
     "same for any values, but the power and so the clock of a GPU depends on them",
     "warm_up": "at most 32 requests with prompts of the same length and 8 output tokens",
     "start": "not timed; vLLM's default CUDA graphs and compilation for every engine, no ahead-of-"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random integers for packed weights: ``load_format="dummy"`` leaves them as they were allocated.
+"""Random weights where ``load_format="dummy"`` of vLLM leaves zeros, or makes them.
 
-vLLM draws weights in floating point only. Packed 4-bit ones stay what fresh memory holds, mostly
-zeros, and a GPU that multiplies zeros draws less power and keeps a higher clock: a 4-bit engine
+vLLM draws weights in floating point only, all between -0.001 and 0.001. Packed 4-bit ones stay what
+fresh memory holds, mostly zeros. Norms that small make keys and values of 1e-5, which are zeros in
+an FP8 cache. A GPU that multiplies zeros draws less power and keeps a higher clock: such an engine
 would be timed faster than it is. This is a plugin of vLLM (``vllm.general_plugins``), loaded by the
 engine's own process.
 """
@@ -13,44 +14,49 @@ from pathlib import Path
 
 import torch
 
-REPORT = "COMET_SERVING_WEIGHTS"  # file that says what was filled
-WEIGHT, ZERO_POINT = "qweight", "qzeros"
+REPORT = "COMET_SERVING_WEIGHTS"  # file that says what was drawn
+WEIGHT, ZERO_POINT, NORM = "qweight", "qzeros", "norm.weight"
 EIGHTS = -0x77777778  # eight zero points of 8
+NORMS = 0.5, 1.5  # about those of trained models
 
 
-def fill_integers(model: torch.nn.Module) -> dict[str, int]:
-    """Draw the packed integers of a model: weights uniform, zero points 8.
+def draw_weights(model: torch.nn.Module) -> dict[str, int]:
+    """Draw packed weights and norms, uniformly; zero points become 8.
 
     Args:
-        model: before its weights are laid out for a kernel.
+        model: with vLLM's dummy weights, before they are laid out for a kernel.
 
     Returns:
-        ``tensors`` and ``bytes`` that were drawn, and ``zero_bytes`` among them beforehand.
+        ``norms``, ``packed`` tensors and ``packed_bytes`` that were drawn, and ``zero_bytes`` among
+        the last beforehand.
     """
-    found = {"tensors": 0, "bytes": 0, "zero_bytes": 0}
-    for name, parameter in model.named_parameters():
-        kind = name.rsplit(".", 1)[-1]
-        if kind == ZERO_POINT and parameter.dtype == torch.int32:
-            parameter.data.fill_(EIGHTS)
-        elif kind == WEIGHT and not parameter.is_floating_point():
+    found = {"norms": 0, "packed": 0, "packed_bytes": 0, "zero_bytes": 0}
+    for seed, (name, parameter) in enumerate(model.named_parameters()):
+        generator = torch.Generator(parameter.device).manual_seed(seed)
+        kind, floating = name.rsplit(".", 1)[-1], parameter.is_floating_point()
+        if floating and name.endswith(NORM):
+            found["norms"] += 1
+            parameter.data.uniform_(*NORMS, generator=generator)
+        elif kind == WEIGHT and not floating:
             data = parameter.data.view(torch.uint8)
-            generator = torch.Generator(data.device).manual_seed(found["tensors"])
-            found["tensors"] += 1
-            found["bytes"] += data.numel()
+            found["packed"] += 1
+            found["packed_bytes"] += data.numel()
             found["zero_bytes"] += int((data == 0).sum())
             data.random_(0, 256, generator=generator)
+        elif kind == ZERO_POINT and parameter.dtype == torch.int32:
+            parameter.data.fill_(EIGHTS)
     return found
 
 
 def register() -> None:
-    """Put a loader that also fills integers in the place of vLLM's for dummy weights."""
+    """Put a loader that draws these too in the place of vLLM's for dummy weights."""
     from vllm.model_executor.model_loader import register_model_loader
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
     class RandomWeights(DummyModelLoader):
         def load_weights(self, model: torch.nn.Module, model_config) -> None:
             super().load_weights(model, model_config)
-            found = fill_integers(model)
+            found = draw_weights(model)
             if REPORT in os.environ:
                 Path(os.environ[REPORT]).write_text(json.dumps(found), encoding="utf-8")
 
