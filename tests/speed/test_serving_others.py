@@ -41,6 +41,7 @@ def test_trtllm_bench_is_given_the_load_and_its_report_is_read(tmp_path, monkeyp
     measured, unknown = by_metric(records, "tokens_per_s")
     assert measured.samples == [64 * 512 / 5.0] * 2
     assert measured.method["engine"]["version"] == "1.2.0"
+    assert "not looked at" in measured.method["weights"]
     assert "does not tell how many requests fit" in unknown.reason
     (cache,) = by_metric(records, "kv_cache_tokens")
     assert cache.status == "skipped"

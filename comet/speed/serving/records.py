@@ -24,11 +24,14 @@ from comet.speed.serving.engines import serve_with_vllm
 METHOD = {
     "what": "generated tokens over the wall-clock time of all requests given at once, prefill "
     "included; greedy, end of text ignored, no prefix caching",
-    "weights": "random of the model's shape, packed 4-bit ones and norms included: kernels do the "
-    "same for any values, but the power and so the clock of a GPU depends on them",
     "warm_up": "at most 32 requests with prompts of the same length and 8 output tokens",
     "start": "not timed; vLLM's default CUDA graphs and compilation for every engine, no ahead-of-"
     "time artifact saved, compiled Triton kernels shared between engines",
+}
+# Kernels do the same for any values, but the power and so the clock of a GPU depends on them.
+WEIGHTS = {
+    "vllm": "random of the model's shape, packed 4-bit ones and norms included",
+    "trtllm": "what TensorRT-LLM's load_format dummy makes, not looked at",
 }
 # What must agree for engine starts to be one run: engines are compared within a run only.
 SAME_MACHINE = ("device", "driver")
@@ -176,6 +179,7 @@ def _load_record(
     method = METHOD | {
         "served": result["served"],
         "seconds": result["seconds"],
+        "weights": WEIGHTS.get(job.engine.split("-")[0]),
         "engine": response["engine"],
         "gpu": result.get("gpu"),
         "kernels": response.get("kernels"),
