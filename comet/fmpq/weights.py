@@ -23,6 +23,8 @@ from comet.formats.weights import MAX_GROUP_SCALE, PackedWeight, pack_weight
 CLIP_RATIOS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 # Small enough that the temporaries of a slice stay in the cache of a CPU.
 ROWS_AT_ONCE = 256
+# Large enough that a GPU computes for longer than it takes to launch.
+GPU_WEIGHTS_AT_ONCE = 1 << 22
 GPTQ_ROWS_AT_ONCE = 8192
 
 
@@ -72,7 +74,8 @@ def quantize_weight(
         fit, moment = noise_fit(moment, noise.to(weight.device))
     importance = _importance(moment, layout, options)
     rows = []
-    for part in weight.split(_rows_at_once(options)):
+    at_once = rows_at_once(weight) if options.weight_rounding == "nearest" else GPTQ_ROWS_AT_ONCE
+    for part in weight.split(at_once):
         groups = _groups(part, layout, permutation, options)
         if fit is not None:
             groups = (groups.flatten(1) @ fit).view(groups.shape)
@@ -91,9 +94,12 @@ def quantize_weight(
     )
 
 
-def _rows_at_once(options: FMPQOptions) -> int:
-    """GPTQ walks columns in Python, so it takes as many rows at a time as memory likes."""
-    return ROWS_AT_ONCE if options.weight_rounding == "nearest" else GPTQ_ROWS_AT_ONCE
+def rows_at_once(weight: torch.Tensor) -> int:
+    """Rows of [N, ...] that a search of grids takes at a time. (GPTQ takes as many as memory likes:
+    it walks columns in Python.)"""
+    if not weight.is_cuda:
+        return ROWS_AT_ONCE
+    return max(ROWS_AT_ONCE, GPU_WEIGHTS_AT_ONCE // weight[0].numel())
 
 
 def _groups(
@@ -141,7 +147,7 @@ def _quantize_rows(
     groups: torch.Tensor, importance: torch.Tensor, moment: torch.Tensor, options: FMPQOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """codes uint8 [n, B, 128], group_scale [n, B], group_zero [n, B], channel_scale fp32 [n]."""
-    parts = groups.split(ROWS_AT_ONCE)
+    parts = groups.split(rows_at_once(groups))
     searched = [_search_grid(part, importance, moment, options) for part in parts]
     grids, channel_scales = zip(*searched, strict=True)
     grid = _Grid(*(torch.cat(field) for field in zip(*map(_fields, grids), strict=True)))

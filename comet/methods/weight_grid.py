@@ -7,11 +7,10 @@ import torch
 
 from comet.errors import UserError
 from comet.fmpq.gptq import fixed_grid, walk_columns
-from comet.fmpq.weights import CLIP_RATIOS
+from comet.fmpq.weights import CLIP_RATIOS, rows_at_once
 
 CLIPS = ("weighted", "mse", "none")
 ROUNDINGS = ("gptq", "nearest")
-ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class WeightGrid:
 
     def _group_grid(self, part: torch.Tensor, importance: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The grid of a group [N, n], fields [N, n]."""
-        rows = part.split(ROWS_AT_ONCE)
+        rows = part.split(rows_at_once(part))
         ratio = torch.cat([self._best_ratio(slice_, importance) for slice_ in rows])
         return tuple(field.expand(part.shape) for field in self._grid_at(part, ratio))
 

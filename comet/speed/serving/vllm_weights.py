@@ -32,20 +32,23 @@ def draw_weights(model: torch.nn.Module) -> dict[str, int]:
     """
     found = {"norms": 0, "packed": 0, "packed_bytes": 0, "zero_bytes": 0}
     for seed, (name, parameter) in enumerate(model.named_parameters()):
-        generator = torch.Generator(parameter.device).manual_seed(seed)
         kind, floating = name.rsplit(".", 1)[-1], parameter.is_floating_point()
         if floating and name.endswith(NORM):
             found["norms"] += 1
-            parameter.data.uniform_(*NORMS, generator=generator)
+            parameter.data.uniform_(*NORMS, generator=_generator(parameter, seed))
         elif kind == WEIGHT and not floating:
             data = parameter.data.view(torch.uint8)
             found["packed"] += 1
             found["packed_bytes"] += data.numel()
             found["zero_bytes"] += int((data == 0).sum())
-            data.random_(0, 256, generator=generator)
+            data.random_(0, 256, generator=_generator(parameter, seed))
         elif kind == ZERO_POINT and parameter.dtype == torch.int32:
             parameter.data.fill_(EIGHTS)
     return found
+
+
+def _generator(parameter: torch.Tensor, seed: int) -> torch.Generator:
+    return torch.Generator(parameter.device).manual_seed(seed)
 
 
 def register() -> None:
