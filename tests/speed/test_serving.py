@@ -280,6 +280,27 @@ def test_the_profile_is_of_the_largest_load():
     assert vllm_worker.largest(loads[3:]) == loads[3]
 
 
+@pytest.mark.parametrize(
+    "took, repeats, runs",
+    [(1.2, 1, 3), (2.9, 1, 3), (3.1, 1, 2), (7.0, 1, 1), (7.0, 2, 2), (0.1, 5, 5)],
+)
+def test_short_loads_are_timed_again(monkeypatch, took, repeats, runs):
+    load = {"input_tokens": 3, "output_tokens": 4, "requests": 2}
+    config = types.SimpleNamespace(model_config=types.SimpleNamespace(get_vocab_size=lambda: 99))
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config))
+    served = []
+
+    def generate(llm, prompts, tokens):
+        served.append(prompts)
+        return took, len(prompts) * tokens
+
+    monkeypatch.setattr(vllm_worker, "generate", generate)
+    found = vllm_worker.serve(llm, load, {"seed": 7, "repeats": repeats})
+    assert found["seconds"] == [took] * runs and len(found["windows"]) == runs
+    timed = [str(prompts) for prompts in served[1:]]
+    assert len(set(timed)) == runs
+
+
 def test_a_decode_step_is_what_a_longer_run_adds(monkeypatch):
     runs = {
         1: {"gemm": (4, 100.0), "idle": (2, 8.0)},

@@ -30,7 +30,12 @@ def add_serving(kinds: argparse._SubParsersAction) -> None:
         "--loads", nargs="+", default=list(LOADS), help="input/output/requests, or max"
     )
     parser.add_argument("--memory-cap", type=float, metavar="GB", help="use no more of the GPU")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="timed runs of each load, at least; short ones run again",
+    )
     parser.add_argument(
         "--profile", action="store_true", help="also the GPU time by kernel of the largest load"
     )

@@ -79,7 +79,7 @@ def serve_with_vllm(
     Args:
         job: engine and loads.
         seed: of prompts and engine.
-        repeats: timed runs of each load.
+        repeats: timed runs of each load, at least; the worker times short loads again.
         profile: also list the GPU time of kernels, for the largest load.
         total_gb: memory of the GPU, 10^9 bytes; needed where the job has a cap.
 

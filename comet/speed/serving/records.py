@@ -24,6 +24,7 @@ from comet.speed.serving.engines import serve_with_vllm
 METHOD = {
     "what": "generated tokens over the wall-clock time of all requests given at once, prefill "
     "included; greedy, end of text ignored, no prefix caching",
+    "repeats": "short loads in vLLM run until they have taken 6 s or three times",
     "warm_up": "at most 32 requests with prompts of the same length and 8 output tokens",
     "start": "not timed; vLLM's default CUDA graphs and compilation for every engine, no ahead-of-"
     "time artifact saved, compiled Triton kernels shared between engines",
@@ -64,7 +65,7 @@ def serving_starts(
     Args:
         jobs: engine starts.
         config, seed: for provenance; the seed also draws the prompts.
-        repeats: timed runs of each load.
+        repeats: timed runs of each load, at least.
         keep: folder with a file for each finished job. A run that was killed goes on under its
             ``run_id`` and measures only what is missing: jobs that did not finish, and COMET's
             engines if they were of another commit. Starts on another GPU or driver, or of another

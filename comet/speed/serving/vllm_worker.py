@@ -24,6 +24,8 @@ from pathlib import Path
 FORMAT = 1
 WARM_UP_TOKENS = 8
 WARM_UP_REQUESTS = 32
+# A load that takes seconds is timed again until it has taken these, or three times.
+ENOUGH_SECONDS, ENOUGH_RUNS = 6.0, 3
 PROFILED_STEPS = 64  # a page of the 4-bit cache: one of them fills it
 KERNELS_SHOWN = 40
 IDLE = "idle"
@@ -149,15 +151,15 @@ def generate(llm, prompts: list[dict], output_tokens: int) -> tuple[float, int]:
 
 
 def serve(llm, load: dict, request: dict) -> dict:
-    """Time one load after a short warm-up with prompts of the same length."""
+    """Time one load after a short warm-up with prompts of the same length; short loads again."""
     count = requests_of(llm, load)
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
     lengths = load["input_tokens"], vocabulary
     few = min(count, WARM_UP_REQUESTS)
     generate(llm, prompts_of(few, *lengths, request["seed"]), WARM_UP_TOKENS)
     seconds, windows, generated = [], [], 0
-    for repeat in range(request["repeats"]):
-        prompts = prompts_of(count, *lengths, request["seed"] + 1 + repeat)
+    while not enough(seconds, request["repeats"]):
+        prompts = prompts_of(count, *lengths, request["seed"] + 1 + len(seconds))
         began = time.time()
         took, generated = generate(llm, prompts, load["output_tokens"])
         windows.append([began, time.time()])
@@ -166,6 +168,12 @@ def serve(llm, load: dict, request: dict) -> dict:
             raise RuntimeError(f"generated {generated} tokens instead of {wanted}")
         seconds.append(took)
     return {"served": count, "seconds": seconds, "windows": windows, "generated": generated}
+
+
+def enough(seconds: list[float], repeats: int) -> bool:
+    """Whether a load has been timed often enough, ``repeats`` times at least."""
+    often = len(seconds) >= ENOUGH_RUNS or sum(seconds) >= ENOUGH_SECONDS
+    return len(seconds) >= repeats and often
 
 
 def largest(loads: list[dict]) -> dict:
