@@ -13,7 +13,8 @@ namespace comet {
 
 constexpr int kMaxWarps = 32;
 
-// Warps of a thread block whose warps own this many channel blocks each: many words need registers.
+// Warps of a thread block whose warps own this many channel blocks each. From kWideWords of the
+// source on, the registers for them leave room for 16 warps.
 template <class Source>
 __host__ __device__ constexpr int max_warps(int words) {
   return words >= Source::kWideWords ? 16 : kMaxWarps;
@@ -105,7 +106,7 @@ struct PlainSource {
 template <class T>
 struct SiluSource {
   static constexpr int kMaxWords = 8;  // Kp up to 32,768: two rows take twice the registers
-  static constexpr int kWideWords = 16;
+  static constexpr int kWideWords = 16;  // none of its instances
 
   template <class Options, int Words>
   static __device__ __forceinline__ void load(const QuantizeParams& p, const Place& place,
