@@ -33,6 +33,7 @@ CHOICES: tuple[dict, ...] = (
     {"act_zero_point": True},
     {"act_noise": 0.0},
     {"act_noise": 1.0},
+    {"end_loss": True},
     {"migration": 0.5},
     {"act_hadamard": True, "channel_order": "moved"},
     PLUS,

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
+from comet.fmpq.end_loss import token_weights
 from comet.fmpq.layer import W4AxLinear
 from comet.fmpq.memory import PeakMeter, run_records
 from comet.fmpq.migration import migrate
@@ -98,12 +99,15 @@ def quantize_model(
         calibration.context,
         range(calibration.windows),
     )
+    weights = None
+    if options.end_loss:
+        weights = token_weights(folder, windows, device, tensor_type(dtype))
     stream = LayerStream(folder, windows, device, tensor_type(dtype))
     with atomic_path(out) as temporary:
         temporary.mkdir(parents=True)
         writer = CheckpointWriter(temporary)
         shares = _quantize_layers(
-            folder.family, stream, windows.numel(), options, checkpoint, writer
+            folder.family, stream, windows.numel(), options, checkpoint, writer, weights
         )
         _write_rest(folder, writer)
         facts = {"checkpoint": checkpoint, "calibration": calibration.dataset, "seed": seed}
@@ -144,6 +148,7 @@ def _quantize_layers(
     options: FMPQOptions,
     checkpoint: str,
     writer: CheckpointWriter,
+    weights: Mapping[str, torch.Tensor] | None,
 ) -> dict[str, dict]:
     """Quantize layer after layer; shares by layer."""
     shares, arrays, facts = {}, {}, {}
@@ -158,6 +163,7 @@ def _quantize_layers(
             tokens,
             metrics=(options.outlier_metric, "max"),
             correlations=options.correlations,
+            weights=weights,
         )
         if options.migration and mixed:
             plans = migrate(layer, family, plans, options.migration)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From calibration activations to the block layout and permutation of each linear input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -76,6 +76,7 @@ def watch_layer(
     tokens: int,
     metrics: tuple[str, ...],
     correlations: bool,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, InputPlan]:
     """Watch each linear input while ``run`` pushes the calibration windows through the layer.
 
@@ -87,6 +88,7 @@ def watch_layer(
         tokens: number of calibration tokens.
         metrics: channel statistics to keep.
         correlations: keep each input's whole second moment, for GPTQ.
+        weights: of the tokens, by ``name.input`` (``comet.fmpq.end_loss``).
 
     Returns:
         Plans by input name, in computing order; nothing is decided yet.
@@ -96,7 +98,14 @@ def watch_layer(
         for group in family.inputs:
             linear = layer.get_submodule(group.linears[0])
             where = f"{name}.{group.name}"
-            statistics = ChannelStatistics(linear.in_features, tokens, where, metrics, correlations)
+            statistics = ChannelStatistics(
+                linear.in_features,
+                tokens,
+                where,
+                metrics,
+                correlations,
+                None if weights is None else weights[where],
+            )
             plan = plans[group.name] = InputPlan(group, statistics)
             hook = linear.register_forward_pre_hook(lambda _, x, plan=plan: plan.see(x[0]))
             hooks.callback(hook.remove)

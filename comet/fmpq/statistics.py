@@ -22,6 +22,8 @@ class ChannelStatistics:
         name: layer and input, for error messages.
         metrics: the statistics that will be asked for (``FMPQOptions.outlier_metric``).
         correlations: keep the whole second moment, [K, K], and not only its diagonal.
+        weights: fp32 [tokens] of mean 1, what each token counts in the whole second moment, in the
+            order in which they will be seen; None for all the same.
     """
 
     def __init__(
@@ -31,8 +33,9 @@ class ChannelStatistics:
         name: str,
         metrics: tuple[str, ...] = ("p999",),
         correlations: bool = False,
+        weights: torch.Tensor | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.weights = name, weights
         self.tokens = tokens
         self.seen = 0
         self.square_sum = torch.zeros(channels, dtype=torch.float64)
@@ -53,10 +56,13 @@ class ChannelStatistics:
                 f"calibration: the input of {self.name} holds a value that is not finite; "
                 "use float32 or bfloat16 for the model, or another calibration text"
             )
-        self.seen += x.shape[0]
+        before, self.seen = self.seen, self.seen + x.shape[0]
         self.square_sum += x.double().square().sum(dim=0).cpu()
         if self.product_sum is not None:
-            self.product_sum = self.product_sum.to(x.device).addmm_(x.t(), x)
+            counted = x
+            if self.weights is not None:
+                counted = x * self.weights[before : self.seen, None].to(x.device)
+            self.product_sum = self.product_sum.to(x.device).addmm_(counted.t(), x)
         merged = torch.cat((self.tail.to(x.device), x.abs().t()), dim=1)
         self.tail = merged.topk(min(self.tail_size, merged.shape[1]), dim=1, sorted=False).values
         self.tail = self.tail.cpu()
@@ -76,7 +82,8 @@ class ChannelStatistics:
         return (self.square_sum / max(1, self.seen)).float()
 
     def second_moment(self) -> torch.Tensor:
-        """Mean of x x^T, fp32 [K, K], where correlations were kept; else its diagonal [K]."""
+        """Mean of x x^T, weighted by token where weights were given, fp32 [K, K], where
+        correlations were kept; else its diagonal [K]."""
         if self.product_sum is None:
             return self.mean_square()
         return self.product_sum / max(1, self.seen)

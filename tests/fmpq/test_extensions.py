@@ -87,6 +87,10 @@ def test_a_fitted_layer_is_closer_on_rounded_inputs():
     [
         ({"act_noise": 2.0}, "fmpq.act_noise is 2.0"),
         ({"migration": -1}, "fmpq.migration is -1"),
+        (
+            {"end_loss": True, "weight_rounding": "nearest"},
+            "fmpq.end_loss .* set fmpq.weight_rounding",
+        ),
     ],
 )
 def test_wrong_options_are_one_line(options, message):
@@ -155,6 +159,7 @@ def test_every_extension_gives_a_checkpoint_that_loads(tmp_path, family):
         act_hadamard=True,
         channel_order="moved",
         act_noise=0.5,
+        end_loss=True,
         migration=0.3,
         sequential=True,
     )
