@@ -63,6 +63,7 @@ def quantize_model(
     seed: int,
     device: str = "cpu",
     dtype: str = "float32",
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> list[Measurement]:
     """Quantize a model into the folder ``out``, which appears whole or not at all.
 
@@ -78,6 +79,8 @@ def quantize_model(
         model: model id for the records.
         config, seed: for provenance.
         device, dtype: where and in which type the 16-bit layers run.
+        weights: what ``token_weights`` gives for the calibration, where ``options.end_loss`` asks
+            for it; None: computed here.
 
     Returns:
         Three records a layer: outlier-channel, INT8-block and W4A4-MAC share, in percent; then
@@ -99,15 +102,20 @@ def quantize_model(
         calibration.context,
         range(calibration.windows),
     )
-    weights = None
-    if options.end_loss:
+    if options.end_loss and weights is None:
         weights = token_weights(folder, windows, device, tensor_type(dtype))
     stream = LayerStream(folder, windows, device, tensor_type(dtype))
     with atomic_path(out) as temporary:
         temporary.mkdir(parents=True)
         writer = CheckpointWriter(temporary)
         shares = _quantize_layers(
-            folder.family, stream, windows.numel(), options, checkpoint, writer, weights
+            folder.family,
+            stream,
+            windows.numel(),
+            options,
+            checkpoint,
+            writer,
+            weights if options.end_loss else None,
         )
         _write_rest(folder, writer)
         facts = {"checkpoint": checkpoint, "calibration": calibration.dataset, "seed": seed}

@@ -25,7 +25,7 @@ class LayerInput:
         group: the input and the linears that share it.
         absmax: fp32 [K], largest magnitude of each channel.
         mean_magnitude: fp32 [K], mean magnitude of each channel.
-        moment: fp32 [K, K], mean of x x^T.
+        moment: fp32 [K, K], mean of x x^T, of tokens as ``Method.end_loss`` counts them.
         sample: fp32 [tokens, K], tokens spread evenly over the calibration text.
     """
 
@@ -67,6 +67,9 @@ class Method(ABC):
         label: bits and method as tables print them.
         kv: how K and V are kept, None for 16 bit.
         sequential: later layers are calibrated on the outputs of quantized ones.
+        end_loss: calibration tokens count in ``LayerInput.moment`` by what an error of theirs costs
+            the model's loss (``comet.fmpq.end_loss``), as FMPQ's option of that name has it; the
+            papers count every token the same.
         calibrated: ``quantize_layer`` looks at inputs; where False, ``inputs`` is empty.
         trains: against the outputs of the 16-bit model's layers; such a method is sequential.
     """
@@ -74,6 +77,7 @@ class Method(ABC):
     label: str
     kv: KVQuantization | None = field(default=None, kw_only=True)
     sequential: bool = field(default=False, kw_only=True)
+    end_loss: bool = field(default=False, kw_only=True)
     calibrated: bool = field(default=True, kw_only=True)
     trains: ClassVar[bool] = False
 
@@ -95,14 +99,24 @@ class Method(ABC):
 
 
 def watch_inputs(
-    layer: nn.Module, family: Family, run: Callable[[], None], tokens: int
+    layer: nn.Module,
+    family: Family,
+    run: Callable[[], None],
+    tokens: int,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, LayerInput]:
-    """Watch each linear input while ``run`` pushes ``tokens`` calibration tokens through."""
+    """Watch each linear input while ``run`` pushes ``tokens`` calibration tokens through.
+
+    Args:
+        weights: fp32 [tokens] of mean 1 by input, what tokens count in the second moment; None for
+            all the same.
+    """
     watchers = {}
     with ExitStack() as hooks:
         for group in family.inputs:
             linear = layer.get_submodule(group.linears[0])
-            watcher = watchers[group.name] = _Watcher(group, linear.in_features, tokens)
+            own = None if weights is None else weights[group.name]
+            watcher = watchers[group.name] = _Watcher(group, linear.in_features, tokens, own)
             hook = linear.register_forward_pre_hook(lambda _, x, see=watcher.see: see(x[0]))
             hooks.callback(hook.remove)
         run()
@@ -110,8 +124,10 @@ def watch_inputs(
 
 
 class _Watcher:
-    def __init__(self, group: InputGroup, channels: int, tokens: int) -> None:
-        self.group, self.seen = group, 0
+    def __init__(
+        self, group: InputGroup, channels: int, tokens: int, weights: torch.Tensor | None
+    ) -> None:
+        self.group, self.weights, self.seen = group, weights, 0
         self.stride = max(1, -(-tokens // SAMPLE_TOKENS))
         self.absmax = torch.zeros(channels)
         self.magnitude = torch.zeros(channels, dtype=torch.float64)
@@ -127,9 +143,12 @@ class _Watcher:
         size = x.abs()
         self.absmax = torch.maximum(self.absmax, size.amax(dim=0))
         self.magnitude += size.double().sum(dim=0)
-        self.moment.addmm_(x.t(), x)
         self.samples.append(x[-self.seen % self.stride :: self.stride].clone())
-        self.seen += x.shape[0]
+        before, self.seen = self.seen, self.seen + x.shape[0]
+        counted = x
+        if self.weights is not None:
+            counted = x * self.weights[before : self.seen, None].to(x.device)
+        self.moment.addmm_(counted.t(), x)
 
     def result(self) -> LayerInput:
         return LayerInput(

@@ -3,7 +3,7 @@
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tqdm import tqdm
 from comet.data.windows import text_windows
 from comet.errors import UserError
 from comet.files import atomic_path, write_json
+from comet.fmpq.end_loss import token_weights
 from comet.fmpq.pipeline import Calibration
 from comet.methods.linear import FakeLinear, share_input
 from comet.methods.method import Block, Method, watch_inputs
@@ -36,6 +37,7 @@ def apply_method(
     device: str = "cpu",
     dtype: str = "float32",
     seed: int = 0,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Quantize a model's linears into the folder ``out``, which appears whole or not at all.
 
@@ -48,6 +50,8 @@ def apply_method(
         calibration: text that the method looks at.
         device, dtype: where and in which type layers run; restored weights are stored in it.
         seed: of the method's random choices.
+        weights: what ``token_weights`` gives for the calibration, for a method that asks for it;
+            None: computed here.
 
     Raises:
         UserError: calibration text too short, or an activation that is not finite.
@@ -56,7 +60,7 @@ def apply_method(
     layers = {}
     with atomic_path(out) as temporary:
         temporary.mkdir(parents=True)
-        for index, quantized in _layers(method, folder, calibration, device, dtype):
+        for index, quantized in _layers(method, folder, calibration, device, dtype, weights):
             # Linears of one input share their transforms; a file holds every tensor by itself.
             tensors = {
                 f"{linear}.{key}": value.to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -75,7 +79,12 @@ def _file(index: int | str) -> str:
 
 
 def _layers(
-    method: Method, folder: ModelFolder, calibration: Calibration, device: str, dtype: str
+    method: Method,
+    folder: ModelFolder,
+    calibration: Calibration,
+    device: str,
+    dtype: str,
+    weights: Mapping[str, torch.Tensor] | None,
 ) -> Iterator[tuple[int, dict[str, FakeLinear]]]:
     """Number and quantized linears of each decoder layer."""
     windows = text_windows(
@@ -85,13 +94,19 @@ def _layers(
         calibration.context,
         range(calibration.windows if method.calibrated or method.trains else 1),
     )
+    if method.end_loss and weights is None:
+        weights = token_weights(folder, windows, device, tensor_type(dtype))
     stream = LayerStream(folder, windows, device, tensor_type(dtype))
     exact = stream.hidden.clone() if method.trains else None
     for index, layer, run in stream:
         inputs = {}
         if method.calibrated:
             watched_run = run if method.sequential else partial(run, advance=True)
-            inputs = watch_inputs(layer, folder.family, watched_run, windows.numel())
+            own = None
+            if method.end_loss:
+                name = f"{folder.family.layers}.{index}"
+                own = {g.name: weights[f"{name}.{g.name}"] for g in folder.family.inputs}
+            inputs = watch_inputs(layer, folder.family, watched_run, windows.numel(), own)
         if method.trains:
             exact = _exact_outputs(layer, exact, stream)
         hidden = stream.hidden if method.sequential else None

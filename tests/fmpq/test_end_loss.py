@@ -3,12 +3,17 @@
 
 import pytest
 import torch
-from tiny_models import tiny_config, write_model, write_tokenizer
+from tiny_models import tiny_config, write_model, write_text, write_tokenizer
 
+from comet.data.windows import text_windows
 from comet.fmpq import end_loss
 from comet.fmpq.end_loss import token_weights
+from comet.fmpq.pipeline import Calibration
 from comet.fmpq.plan import watch_layer
 from comet.fmpq.statistics import ChannelStatistics
+from comet.methods.method import watch_inputs
+from comet.methods.pipeline import apply_method, load_method_model
+from comet.methods.registry import method_named
 from comet.models.folder import ModelFolder
 from comet.models.stream import LayerStream
 
@@ -82,6 +87,12 @@ def test_second_moments_count_tokens_by_weight(folder):
         wanted = (x * weights[f"{name}.{group.name}"][:, None]).t() @ x / 60
         torch.testing.assert_close(statistics.second_moment(), wanted, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(statistics.mean_square(), x.square().mean(dim=0))
+    own = {group.name: weights[f"{name}.{group.name}"] for group in folder.family.inputs}
+    inputs = watch_inputs(layer, folder.family, run, 60, own)
+    for group in folder.family.inputs:
+        torch.testing.assert_close(
+            inputs[group.name].moment, plans[group.name].statistics.second_moment()
+        )
 
 
 def test_tokens_may_come_in_parts():
@@ -91,3 +102,25 @@ def test_tokens_may_come_in_parts():
     for part in x.split(3):
         parts.update(part)
     torch.testing.assert_close(parts.second_moment(), whole.second_moment())
+
+
+def test_a_method_takes_weights_that_are_there_or_makes_them(folder, tmp_path):
+    calibration = Calibration(write_text(tmp_path / "text.jsonl"), "words", 2, 48)
+    windows = text_windows(folder.tokenizer(), calibration.path, "\n\n", 48, range(2))
+    weights = token_weights(folder, windows)
+    given = {
+        "as the paper": ({}, None),
+        "made": ({"end_loss": True}, None),
+        "there": ({"end_loss": True}, weights),
+        "not asked for": ({}, weights),
+    }
+    found = {}
+    for name, (settings, there) in given.items():
+        method = method_named("gptq-w4a16", settings)
+        apply_method(name, method, folder, calibration, tmp_path / name, weights=there)
+        model = load_method_model(tmp_path / name, folder, torch.float32, "cpu")
+        layer = folder.family.layers_of(model)[0]
+        found[name] = layer.get_submodule(folder.family.linears[0]).weight
+    assert torch.equal(found["made"], found["there"])
+    assert torch.equal(found["as the paper"], found["not asked for"])
+    assert not torch.equal(found["made"], found["as the paper"])

@@ -52,3 +52,17 @@ def test_a_study_leaves_records_and_figures(workflow, inputs, tmp_path):
     for name in ("table2", "kv4_loss"):
         assert workflow.path("figures", f"{name}.svg").is_file()
     assert "Nothing to be done" in workflow.run("table2", "kv4_loss")
+
+
+def test_rows_that_weigh_tokens_share_their_weights(workflow, inputs):
+    rows = ["fmpq-w4a16", "gptq-w4a16"]
+    accuracy = inputs.config["accuracy"] | {"rows": rows, "tasks": []}
+    settings = {"fmpq": {"end_loss": True}, "methods": {"gptq-w4a16": {"end_loss": True}}}
+    workflow.configure(inputs.config | {"accuracy": accuracy, "figures": ["table1"]} | settings)
+    said = workflow.run("results/local-tiny/accuracy.jsonl")
+    assert said.count("rule weigh_tokens:") == 1
+    records = {r.backend: r for r in read_records(workflow.path("accuracy.jsonl"))}
+    assert set(records) == set(rows) and all(r.status == "ok" for r in records.values())
+    assert "end_loss=True" in records["gptq-w4a16"].method["quantizer"]["settings"]
+    assert not list(workflow.path("token_weights").glob("*"))
+    assert "Nothing to be done" in workflow.run("results/local-tiny/accuracy.jsonl")

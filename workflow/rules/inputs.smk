@@ -98,10 +98,6 @@ def gemm_cases_folder(wildcards):
     return str(folder / wildcards.model)
 
 
-def checkpoint_options(wildcards):
-    return configuration.fmpq_section(config, wildcards.checkpoint)
-
-
 KINDS = {
     "accuracy": [f"accuracy/{case}.jsonl" for case in ACCURACY],
     "kvcache": [f"kvcache/{case}.jsonl" for case in KV_STUDIES],

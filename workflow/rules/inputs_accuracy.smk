@@ -44,10 +44,6 @@ def evaluated_checkpoint(wildcards):
     return checkpoint_file(case["model"], case["checkpoint"])
 
 
-def method_settings(wildcards):
-    return config["methods"].get(wildcards.method, {})
-
-
 # Sets of variants of the KV cache, each a job.
 KV_STUDIES = {
     f"{model}-{name}-{context}": {"model": model, "name": name, "context": context}

@@ -10,11 +10,36 @@ rule quantize:
         ],
 
 
+# What errors of the calibration tokens cost, for all that are quantized with `end_loss`.
+rule weigh_tokens:
+    input:
+        model=resource_path("models", "{model}", "config.json"),
+        text=resource_path("texts", config["calibration"]["text"], "calibration.jsonl"),
+    output:
+        temp(result_path("token_weights", "{model}.safetensors")),
+    log:
+        log_path("token_weights", "{model}.log"),
+    benchmark:
+        "benchmarks/{machine}/token-weights-{model}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        gpu=int(DEVICE == "cuda"),
+    params:
+        dtype=config["accuracy"]["dtype"],
+        calibration=config["calibration"],
+        device=DEVICE,
+    script:
+        "../scripts/weigh_tokens.py"
+
+
 # One thread: many small steps, which threads only slow down. Models run side by side instead.
 rule quantize_model:
     input:
         model=resource_path("models", "{model}", "config.json"),
         text=resource_path("texts", config["calibration"]["text"], "calibration.jsonl"),
+        weights=checkpoint_weights,
     output:
         layers=result_path("quantized", "{model}", "{checkpoint}", "layers.json"),
         statistics=result_path(
@@ -45,6 +70,7 @@ rule apply_method:
     input:
         model=resource_path("models", "{model}", "config.json"),
         text=resource_path("texts", config["calibration"]["text"], "calibration.jsonl"),
+        weights=method_weights,
     output:
         temp(directory(result_path("methods", "{model}", "{method}"))),
     log:

@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from comet.fmpq.pipeline import Calibration
 from comet.logs import logged
@@ -16,6 +17,7 @@ with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     params, name = snakemake.params, snakemake.wildcards.method
     text = params.calibration["text"]
+    weights = load_file(snakemake.input.weights[0]) if snakemake.input.weights else None
     apply_method(
         name,
         method_named(name, params.settings),
@@ -31,4 +33,5 @@ with logged(snakemake), job_gpu(snakemake, timed=False):
         device=params.device,
         dtype=params.dtype,
         seed=params.seed,
+        weights=weights,
     )

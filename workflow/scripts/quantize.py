@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from comet.fmpq.options import FMPQOptions
 from comet.fmpq.pipeline import Calibration, quantize_model
@@ -16,6 +17,7 @@ with logged(snakemake), job_gpu(snakemake, timed=False):
     torch.set_num_threads(snakemake.threads)
     params, config = snakemake.params, snakemake.config
     text = params.calibration["text"]
+    weights = load_file(snakemake.input.weights[0]) if snakemake.input.weights else None
     records = quantize_model(
         ModelFolder(Path(snakemake.input.model).parent),
         Calibration(
@@ -33,5 +35,6 @@ with logged(snakemake), job_gpu(snakemake, timed=False):
         seed=params.seed,
         device=params.device,
         dtype=params.dtype,
+        weights=weights,
     )
     write_records(snakemake.output.records, records)
