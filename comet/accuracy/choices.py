@@ -10,6 +10,7 @@ import torch
 
 from comet.accuracy.perplexity import metric_name, perplexity, window_losses
 from comet.data.windows import parse_windows, text_windows
+from comet.fmpq.end_loss import token_weights
 from comet.fmpq.migration import migrate
 from comet.fmpq.options import OUTLIER_METRICS, PLUS, FMPQOptions
 from comet.fmpq.pipeline import Calibration, put_quantized, quantize_layer
@@ -33,7 +34,7 @@ CHOICES: tuple[dict, ...] = (
     {"act_zero_point": True},
     {"act_noise": 0.0},
     {"act_noise": 1.0},
-    {"end_loss": True},
+    {"weight_rounding": "gptq", "end_loss": True},
     {"migration": 0.5},
     {"act_hadamard": True, "channel_order": "moved"},
     PLUS,
@@ -81,7 +82,8 @@ class Comparison:
 def compare_choices(
     comparison: Comparison, options: FMPQOptions, config: dict, seed: int, device: str = "cpu"
 ) -> list[Measurement]:
-    """Perplexity of FMPQ W4Ax under each choice; statistics are gathered once.
+    """Perplexity of FMPQ W4Ax under each choice; statistics are gathered once, and once more with
+    weights of the tokens for the choices that ask for them.
 
     Returns:
         One record a choice; ``case["options"]`` holds what differs from ``options``. The last one
@@ -89,7 +91,10 @@ def compare_choices(
     """
     source = provenance(config, seed)
     folder = ModelFolder(comparison.folder)
-    watched = _watch(folder, comparison.calibration, device)
+    choices = distinct_choices(options)
+    watched = {}
+    for end_loss in {replace(options, **choice).end_loss for choice in choices}:
+        watched[end_loss] = _watch(folder, comparison.calibration, device, end_loss)
     windows = text_windows(
         folder.tokenizer(),
         comparison.text,
@@ -103,12 +108,12 @@ def compare_choices(
 
     def score(choice: dict) -> Measurement:
         chosen = replace(options, **choice, absorb_permutation=False)
-        _quantize_in_place(model, folder, originals, watched, chosen)
+        _quantize_in_place(model, folder, originals, watched[chosen.end_loss], chosen)
         return _record(
             comparison, choice, chosen, window_losses(model, windows, str(choice)), source
         )
 
-    records = [score(choice) for choice in distinct_choices(options)]
+    records = [score(choice) for choice in choices]
     score({})
     _disturb(model.get_input_embeddings(), seed)
     losses = window_losses(model, windows, "noise")
@@ -124,7 +129,7 @@ def distinct_choices(options: FMPQOptions) -> list[dict]:
 
 
 def _watch(
-    folder: ModelFolder, calibration: Calibration, device: str
+    folder: ModelFolder, calibration: Calibration, device: str, end_loss: bool
 ) -> dict[int, dict[str, InputPlan]]:
     """Channel statistics of every linear input, by layer and input name."""
     windows = text_windows(
@@ -134,6 +139,7 @@ def _watch(
         calibration.context,
         range(calibration.windows),
     )
+    weights = token_weights(folder, windows, device) if end_loss else None
     stream = LayerStream(folder, windows, device)
     return {
         index: watch_layer(
@@ -144,6 +150,7 @@ def _watch(
             windows.numel(),
             metrics=OUTLIER_METRICS,
             correlations=True,
+            weights=weights,
         )
         for index, layer, run in stream
     }

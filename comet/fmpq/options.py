@@ -44,8 +44,8 @@ class FMPQOptions:
             (``comet.fmpq.noise``). Weights that are rounded to the nearest are not, nor those in
             natural order, which serve 16-bit activations.
         end_loss: calibration tokens count by what an error of theirs costs the model's loss
-            (``comet.fmpq.end_loss``), with GPTQ; the whole model is in memory for one backward
-            pass.
+            (``comet.fmpq.end_loss``); the whole model is in memory for one backward pass. Weights
+            that are rounded to the nearest after a search are not concerned.
         migration: strength of SmoothQuant's migration before the permutation, 0..1; 0 leaves it out
             (``comet.fmpq.migration``). Weights in natural order are not migrated.
         sequential: calibrate a layer on the outputs of the quantized layers before it instead of
@@ -89,11 +89,6 @@ class FMPQOptions:
         for name in ("int8_share", "act_noise", "migration"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"fmpq.{name} is {getattr(self, name)}; use a number from 0 to 1")
-        if self.end_loss and self.weight_rounding != "gptq":
-            raise UserError(
-                "fmpq.end_loss weighs the tokens of GPTQ's second moment; set "
-                "fmpq.weight_rounding to gptq"
-            )
         if self.outlier_threshold <= 0:
             raise UserError(
                 f"fmpq.outlier_threshold is {self.outlier_threshold}; use a positive number"

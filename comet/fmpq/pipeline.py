@@ -102,7 +102,8 @@ def quantize_model(
         calibration.context,
         range(calibration.windows),
     )
-    if options.end_loss and weights is None:
+    weighted = options.end_loss and options.correlations
+    if weighted and weights is None:
         weights = token_weights(folder, windows, device, tensor_type(dtype))
     stream = LayerStream(folder, windows, device, tensor_type(dtype))
     with atomic_path(out) as temporary:
@@ -115,7 +116,7 @@ def quantize_model(
             options,
             checkpoint,
             writer,
-            weights if options.end_loss else None,
+            weights if weighted else None,
         )
         _write_rest(folder, writer)
         facts = {"checkpoint": checkpoint, "calibration": calibration.dataset, "seed": seed}

@@ -41,6 +41,8 @@ def test_noise_is_small_and_choices_matter(records):
     first, noise = records[0].median, records[-1].median
     assert noise == pytest.approx(first, rel=0.05)
     assert len({r.median for r in records[:-1]}) > len(records) // 2
+    (weighed,) = (r for r in records if r.case["options"].get("end_loss"))
+    assert weighed.median != first
 
 
 def test_a_choice_that_changes_nothing_is_left_out():

@@ -87,10 +87,6 @@ def test_a_fitted_layer_is_closer_on_rounded_inputs():
     [
         ({"act_noise": 2.0}, "fmpq.act_noise is 2.0"),
         ({"migration": -1}, "fmpq.migration is -1"),
-        (
-            {"end_loss": True, "weight_rounding": "nearest"},
-            "fmpq.end_loss .* set fmpq.weight_rounding",
-        ),
     ],
 )
 def test_wrong_options_are_one_line(options, message):
