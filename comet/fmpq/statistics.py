@@ -56,13 +56,11 @@ class ChannelStatistics:
                 f"calibration: the input of {self.name} holds a value that is not finite; "
                 "use float32 or bfloat16 for the model, or another calibration text"
             )
-        before, self.seen = self.seen, self.seen + x.shape[0]
         self.square_sum += x.double().square().sum(dim=0).cpu()
         if self.product_sum is not None:
-            counted = x
-            if self.weights is not None:
-                counted = x * self.weights[before : self.seen, None].to(x.device)
+            counted = weighted(x, self.weights, self.seen)
             self.product_sum = self.product_sum.to(x.device).addmm_(counted.t(), x)
+        self.seen += x.shape[0]
         merged = torch.cat((self.tail.to(x.device), x.abs().t()), dim=1)
         self.tail = merged.topk(min(self.tail_size, merged.shape[1]), dim=1, sorted=False).values
         self.tail = self.tail.cpu()
@@ -103,6 +101,17 @@ class ChannelStatistics:
         if rank > self.tail_size:
             raise ValueError(f"{name} was not among the metrics of {self.name}")
         return self.tail.topk(min(rank, self.tail.shape[1]), dim=1).values[:, -1]
+
+
+def weighted(x: torch.Tensor, weights: torch.Tensor | None, seen: int) -> torch.Tensor:
+    """fp32 [n, K], the next tokens after ``seen`` others times what they count; None: as they are.
+
+    Args:
+        x: fp32 [n, K].
+        weights: fp32 [tokens], of all of them.
+        seen: tokens before these.
+    """
+    return x if weights is None else x * weights[seen : seen + len(x), None].to(x.device)
 
 
 def _rank(share: float, tokens: int) -> int:

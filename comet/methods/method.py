@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from comet.accuracy.kv_quantization import KVQuantization
+from comet.fmpq.statistics import weighted
 from comet.methods.linear import FakeLinear
 from comet.models.families import Family, InputGroup
 
@@ -144,11 +145,8 @@ class _Watcher:
         self.absmax = torch.maximum(self.absmax, size.amax(dim=0))
         self.magnitude += size.double().sum(dim=0)
         self.samples.append(x[-self.seen % self.stride :: self.stride].clone())
-        before, self.seen = self.seen, self.seen + x.shape[0]
-        counted = x
-        if self.weights is not None:
-            counted = x * self.weights[before : self.seen, None].to(x.device)
-        self.moment.addmm_(counted.t(), x)
+        self.moment.addmm_(weighted(x, self.weights, self.seen).t(), x)
+        self.seen += x.shape[0]
 
     def result(self) -> LayerInput:
         return LayerInput(

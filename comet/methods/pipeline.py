@@ -94,7 +94,8 @@ def _layers(
         calibration.context,
         range(calibration.windows if method.calibrated or method.trains else 1),
     )
-    if method.end_loss and weights is None:
+    weighted = method.end_loss and method.calibrated
+    if weighted and weights is None:
         weights = token_weights(folder, windows, device, tensor_type(dtype))
     stream = LayerStream(folder, windows, device, tensor_type(dtype))
     exact = stream.hidden.clone() if method.trains else None
@@ -103,7 +104,7 @@ def _layers(
         if method.calibrated:
             watched_run = run if method.sequential else partial(run, advance=True)
             own = None
-            if method.end_loss:
+            if weighted:
                 name = f"{folder.family.layers}.{index}"
                 own = {g.name: weights[f"{name}.{g.name}"] for g in folder.family.inputs}
             inputs = watch_inputs(layer, folder.family, watched_run, windows.numel(), own)
