@@ -170,6 +170,7 @@ def _git_state() -> tuple[str | None, bool | None]:
 
 
 PACKAGES = ("torch", "transformers", "numpy")
+CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def environment(packages: tuple[str, ...] = PACKAGES) -> dict:
@@ -182,8 +183,19 @@ def environment(packages: tuple[str, ...] = PACKAGES) -> dict:
             versions[package] = None
     return {
         "device": "cpu",
-        "processor": platform.machine(),
+        "processor": _processor(),
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _processor() -> str:
+    """Its name and architecture; the architecture alone where Linux does not tell a name."""
+    machine = platform.machine()
+    try:
+        lines = CPU_FACTS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return machine
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} ({machine})" if names else machine

@@ -47,3 +47,13 @@ def test_a_copy_without_history_is_told_its_commit(tmp_path, monkeypatch, named,
 def test_the_command_names_no_folder(program, monkeypatch):
     monkeypatch.setattr(measurements.sys, "argv", [program, "bench", "gemm"])
     assert measurements.provenance({}, 0)["command"] == "comet bench gemm"
+
+
+def test_the_processor_is_named_where_the_system_tells(tmp_path, monkeypatch):
+    facts = tmp_path / "cpuinfo"
+    facts.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor\t: 1\n")
+    monkeypatch.setattr(measurements, "CPU_FACTS", facts)
+    monkeypatch.setattr(measurements.platform, "machine", lambda: "x86_64")
+    assert measurements.environment()["processor"] == "Some CPU @ 2 GHz (x86_64)"
+    monkeypatch.setattr(measurements, "CPU_FACTS", tmp_path / "none")
+    assert measurements.environment()["processor"] == "x86_64"

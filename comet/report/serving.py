@@ -45,11 +45,12 @@ def _row(row: Row) -> dict[str, str]:
 
 
 def _gpu(read: dict | None) -> str:
-    """Clock, power, and how often something held the clock back."""
+    """Clock, power, in how much of the time a kernel ran, and how often the clock was held back."""
     if not read or not read.get("readings"):
         return "not read"
-    units = {"sm_clock_mhz": "MHz", "power_w": "W"}
-    told = (f"{read[name]:.0f} {unit}" for name, unit in units.items() if read[name] is not None)
+    units = {"sm_clock_mhz": " MHz", "power_w": " W", "busy_percent": "% busy"}
+    values = {name: read.get(name) for name in units}
+    told = (f"{value:.0f}{units[name]}" for name, value in values.items() if value is not None)
     shown = ", ".join(told)
     if not read["slowed"]:
         return shown

@@ -221,6 +221,16 @@ def test_zero_shot_accuracy_shows_errors_and_what_is_left_of_16_bit(paper):
     assert "87.5 \u00b1 10.0" in [text.get_text() for text in second.texts]
 
 
+def test_a_row_that_was_not_scored_on_every_task_has_no_mean(paper):
+    records = [r for r in synthetic.zero_shot() if r["case"]["task"] != "winogrande"]
+    records += [r for r in synthetic.zero_shot() if r["backend"] == "w16a16"][-1:]
+    first, *_ = draw("table2", FigureInputs(records, paper)).axes
+    words = [text.get_text() for text in first.texts]
+    assert {"75.0 \u00b1 10.0", "62.5 \u00b1 7.1"} <= set(words)  # 16 bit and its mean
+    assert "50.0 \u00b1 10.0" in words
+    assert not any(word.startswith("66.7%, ") for word in words)
+
+
 def test_kv4_loss_is_shown_alone_and_on_top(paper):
     axes = draw("kv4_loss", FigureInputs(synthetic.accuracy(), paper)).axes[0]
     assert heights(solid(axes)) == [0.5, pytest.approx(1.2)]

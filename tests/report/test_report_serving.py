@@ -53,6 +53,9 @@ def test_what_held_the_gpu_back_stands_beside_the_throughput():
     assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "1755 MHz, 698 W"
     records[4] |= {"method": {"gpu": read | {"slowed": 0, "sm_clock_mhz": None}}}
     assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "698 W"
+    records[4] |= {"method": {"gpu": read | {"slowed": 0, "busy_percent": 96}}}
+    shown = "1755 MHz, 698 W, 96% busy"
+    assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == shown
     records[4] |= {"method": {"gpu": {"missing": "no NVML"}}}
     assert serving_summary(records, [])["rows"][0]["GPU beside ours"] == "not read"
 

@@ -44,6 +44,22 @@ def test_the_verdict_says_who_wins_beyond_two_errors():
     assert "does not differ from FMPQ" in rival_summary(level, [])["sentences"][1]
 
 
+def test_effort_is_equal_where_tokens_are_weighed_alike():
+    def weighed(backend: str, config: dict) -> dict:
+        losses = [3.5, 3.6, 3.7] if backend.startswith("fmpq") else [3.4, 3.5, 3.59]
+        return record(backend, losses) | {"provenance": {"config": config}}
+
+    both = {"fmpq": {"end_loss": True}, "methods": {"hadamard-w4a4": {"end_loss": True}}}
+    rows = [weighed(name, both) for name in ("fmpq-w4ax", "hadamard-w4a4", "atom-w4a4")]
+    found = rival_summary(rows, [])
+    assert [row["its weights"] for row in found["rows"]] == ["same effort", "as published"]
+    assert "beats FMPQ at equal weight effort" in found["sentences"][1]
+    alone = {"fmpq": {"end_loss": True}}
+    found = rival_summary([weighed(name, alone) for name in ("fmpq-w4ax", "hadamard-w4a4")], [])
+    assert found["rows"][0]["its weights"] == "the same but for the weight of tokens"
+    assert "at equal weight effort" not in found["sentences"][1]
+
+
 def test_without_a_rival_there_is_nothing():
     assert rival_summary(RECORDS[-1:], []) == {"sentences": [], "rows": []}
     assert rival_summary([], RECORDS)["rows"]

@@ -92,6 +92,7 @@ def test_the_gpu_is_read_beside_each_load(worker, monkeypatch, tmp_path):
     first, second = by_metric(serving_records([JOB], {}, 0), "tokens_per_s")
     gpu = first.method["gpu"]
     assert (gpu["sm_clock_mhz"], gpu["power_w"], gpu["slowed_by"]) == (1755, 698, ["power cap"])
+    assert gpu["busy_percent"] == 99
     assert 0 < gpu["slowed"] == gpu["readings"] <= 20
     assert second.method["gpu"]["readings"] == 0
     assert second.method["gpu"]["power_w"] is None

@@ -28,7 +28,8 @@ FORMAT = 1
 MEMORY_SHARE = 0.92
 START_SECONDS, SECONDS_A_LOAD = 900, 600
 WEIGHTS = "weights.json"
-READ_EVERY = 0.25  # seconds between readings of the GPU's clock and power
+READ_EVERY = 0.25  # seconds between readings of the GPU
+READ = {"sm_clock": "sm_clock_mhz", "power": "power_w", "gpu_utilisation": "busy_percent"}
 # A batch of this size is scheduled where a load asks for as many requests as fit.
 MOST_REQUESTS = 512
 
@@ -103,7 +104,8 @@ def serve_with_vllm(
 
 
 def gpu_beside(watch: nvml.Watch, windows: list[list[float]]) -> dict:
-    """Clock and power of the GPU while requests were served, so that a limit of the card shows.
+    """Clock, power and load of the GPU while requests were served, so that a limit of the card
+    shows, and one of the processor: a GPU that waits for it is busy for less of the time.
 
     Args:
         watch: that ran beside the worker.
@@ -117,7 +119,7 @@ def gpu_beside(watch: nvml.Watch, windows: list[list[float]]) -> dict:
         return [value for reading in readings for value in reading.get(name, [])]
 
     found = {"read_every_s": READ_EVERY, "readings": len(all_of("power"))}
-    for name, shown in (("sm_clock", "sm_clock_mhz"), ("power", "power_w")):
+    for name, shown in READ.items():
         found[shown] = statistics.median(all_of(name)) if all_of(name) else None
     masks = [int(mask) for mask in all_of("throttle_reasons")]
     found["slowed"] = sum(bool(mask & nvml.SLOWED) for mask in masks)
