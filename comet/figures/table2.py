@@ -12,10 +12,10 @@ from comet.figures.table import Table, draw_table
 FILE = "table2_zeroshot.csv"
 AVERAGE = ("8B FP16", "8B W4A16", "70B W4A8KV4")
 NOTES = [
-    "\u00b1 is lm-eval's standard error; of a mean, that of independent tasks. A row without a mean "
+    "\u00b1 is lm-eval's standard error; of a mean, that of independent tasks. A row without mean "
     "was not scored on every task. Against 16 bit: the share of right answers relative to 16 bit "
-    "on the same items, and its 95 % interval by bootstrap over items. A star: more than two paired "
-    "standard errors from 16 bit.",
+    "on the same items, and its 95 % interval by bootstrap over items. A star: more than two "
+    "paired standard errors from 16 bit.",
     "Published: whether the paper reports acc or acc_norm is not stated, its HellaSwag values look "
     "like acc; BoolQ is not among its tasks.",
     "e: three printed averages lie 0.06 to 0.08 below the mean of the printed task values.",
