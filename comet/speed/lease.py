@@ -40,10 +40,12 @@ class LeaseOptions:
         busy: ``refuse`` or ``share`` a GPU on which a process without a lease computes. A job whose
             time is no result shares it in both cases, when no idle one is there.
         wait_minutes: how long to wait for a GPU that other jobs have leased.
+        side_by_side: jobs whose time is no result may lease a GPU together where none is free.
     """
 
     busy: str = "refuse"
     wait_minutes: float = 60.0
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,14 @@ def _take(job: str, timed: bool, options: LeaseOptions) -> tuple[Lease, int | No
             raise _NoGpu(str(error)) from None
         if [os.environ.get(INHERITED)] == [gpu.uuid for gpu in gpus]:
             return Lease(gpus[0]), None
-        return _wait(module, gpus, job, timed and options.busy == "refuse", options.wait_minutes)
+        return _wait(module, gpus, job, timed, options)
 
 
-def _wait(module, gpus: list[Gpu], job: str, strict: bool, minutes: float) -> tuple[Lease, int]:
+def _wait(
+    module, gpus: list[Gpu], job: str, timed: bool, options: LeaseOptions
+) -> tuple[Lease, int]:
+    strict, minutes = timed and options.busy == "refuse", options.wait_minutes
+    together = options.side_by_side and not timed
     start = time.monotonic()
     spoken = start - REPEAT_SECONDS
     while True:
@@ -171,9 +177,14 @@ def _wait(module, gpus: list[Gpu], job: str, strict: bool, minutes: float) -> tu
                 _write_holder(lock, job)
                 if processes:
                     _say(f"{gpu} is shared with {_joined(processes)}")
+                if together:
+                    fcntl.flock(lock, fcntl.LOCK_SH)
                 return Lease(gpu, tuple(processes)), lock
             os.close(lock)
             busy.append(f"{gpu} is used by {_joined(processes)}")
+        joined = _join(leased, job) if together else None
+        if joined:
+            return joined
         if busy and not leased and settled:
             raise UserError(
                 f"{'; '.join(busy)}: times would be wrong; end that, choose another GPU with "
@@ -192,6 +203,16 @@ def _wait(module, gpus: list[Gpu], job: str, strict: bool, minutes: float) -> tu
         time.sleep(random.uniform(*POLL_SECONDS))
 
 
+def _join(leased: list[Gpu], job: str) -> tuple[Lease, int] | None:
+    """A GPU that other jobs have leased together, and its lock; None where each has one holder."""
+    for gpu in random.sample(leased, len(leased)):
+        lock = _lock(gpu, fcntl.LOCK_SH)
+        if lock is not None:
+            _write_holder(lock, job)
+            return Lease(gpu), lock
+    return None
+
+
 def _joined(processes: list[Process]) -> str:
     return ", ".join(map(str, processes))
 
@@ -207,8 +228,9 @@ def _lock_path(gpu: Gpu) -> Path:
     return Path(os.environ.get(LOCKS, DEFAULT_LOCKS), f"{name}.lock")
 
 
-def _lock(gpu: Gpu) -> int | None:
-    """The open and locked file of a GPU, None while another process holds it."""
+def _lock(gpu: Gpu, kind: int = fcntl.LOCK_EX) -> int | None:
+    """The open and locked file of a GPU, None while another process holds it; ``kind`` is flock's,
+    ``LOCK_SH`` for a lock that several hold."""
     path = _lock_path(gpu)
     try:
         lock = _open_shared(path)
@@ -218,7 +240,7 @@ def _lock(gpu: Gpu) -> int | None:
             f"for all users, or set {LOCKS} to a folder of this machine that is"
         ) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
         # A cleaner of old files may have put another file in its place.
         if os.path.samestat(os.fstat(lock), os.stat(path)):
             return lock
@@ -257,6 +279,7 @@ def _write_holder(lock: int, job: str) -> None:
 
 def _release(lock: int) -> None:
     with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not while others hold it too
         os.ftruncate(lock, 0)
     os.close(lock)
 

@@ -22,9 +22,9 @@ def holder(machine):
     """Starts processes that hold a GPU until they are killed or told to end."""
     started = []
 
-    def start() -> tuple[subprocess.Popen, str]:
+    def start(*arguments: str) -> tuple[subprocess.Popen, str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-c", HOLD]
+        command = [sys.executable, "-c", HOLD, *arguments]
         started.append(subprocess.Popen(command, env=machine.environment(), **pipes))
         return started[-1], started[-1].stdout.readline().strip()
 

@@ -14,8 +14,10 @@ FAKES = REPOSITORY / "tests" / "fakes"
 # Takes a GPU, names it, and keeps it until its input ends.
 HOLD = """
 import sys
-from comet.speed.lease import gpu_lease
-with gpu_lease("holder", timed=True) as lease:
+from comet.speed.lease import LeaseOptions, gpu_lease
+together = "together" in sys.argv
+options = LeaseOptions(side_by_side=together)
+with gpu_lease("holder", timed=not together, options=options) as lease:
     print(lease.gpu.uuid, flush=True)
     sys.stdin.read()
 """

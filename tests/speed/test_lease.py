@@ -102,6 +102,26 @@ def test_who_waits_is_told_for_whom_and_gives_up_in_time(machine, holder, capsys
     assert "set the config key gpu.wait_minutes (--gpu-wait)" in str(told.value)
 
 
+def test_jobs_without_times_lease_a_gpu_together(machine, holder):
+    machine.has("GPU-a", "GPU-b")
+    first, second, third = (holder("together") for _ in range(3))
+    assert {first[1], second[1]} == {"GPU-a", "GPU-b"} > {third[1]}
+    for timed in (True, False):
+        with pytest.raises(UserError, match="leased by pid"), gpu_lease("alone", timed, NOW):
+            pass
+    others = [process for process, gpu in (first, second) if gpu == third[1]]
+    machine.has(third[1])
+    for process in (*others, third[0]):
+        process.communicate("")
+        free = process is third[0]
+        told = (machine.locks / f"{third[1]}.lock").read_text()
+        assert bool(told) is not free
+    together = LeaseOptions(wait_minutes=0, side_by_side=True)
+    holder()
+    with pytest.raises(UserError, match="leased by pid"), gpu_lease("late", False, together):
+        pass
+
+
 @pytest.fixture
 def busy():
     """The first of the two GPUs, on which a process without a lease computes."""
