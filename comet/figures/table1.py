@@ -85,7 +85,7 @@ def measured_tables(shown: measured.Shown, inputs: FigureInputs) -> list[Table]:
             continue
         cells = [(names[row.backend], _cells(row)) for row in rows]
         strong = {n for n, row in enumerate(rows) if row.backend.startswith("fmpq-w4ax")}
-        title = f"Measured on {shown.where(own)}: {where}"
+        title = "\n".join([f"Measured on {shown.where(own)}: {where}", *changed_settings(own)])
         tables.append(Table(title, "measured", COLUMNS, cells, strong))
     if single:
         title = f"Measured on {shown.where(r for own, *_ in single for r in own)}: one row alone"
@@ -98,6 +98,18 @@ def row_names(records: list[dict]) -> dict[str, str]:
     """Backend -> what its record calls the row, and the backend's name."""
     labels = {r["backend"]: r["method"].get("row", "") for r in records}
     return {name: f"{label} ({name})" if label else name for name, label in labels.items()}
+
+
+def changed_settings(records: list[dict]) -> list[str]:
+    """A line with the settings of methods that the configuration changed; none for no change."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        config = record["provenance"].get("config", {})
+        for name, section in {"FMPQ": config.get("fmpq"), **config.get("methods", {})}.items():
+            for key, value in (section or {}).items():
+                found.setdefault(f"{key}: {str(value).lower()}", set()).add(name)
+    changed = [f"{setting} in {', '.join(sorted(names))}" for setting, names in found.items()]
+    return [f"settings {'; '.join(changed)}"] if changed else []
 
 
 def order(backend: str) -> tuple:

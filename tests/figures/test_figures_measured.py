@@ -203,6 +203,16 @@ def test_perplexity_names_text_context_and_windows(paper):
     assert words[change : change + 2] == ["+50.0%", "0.0%"]
 
 
+def test_changed_settings_of_methods_are_named(paper):
+    records = synthetic.accuracy()
+    config = {"fmpq": {"end_loss": True}, "methods": {"atom-w4a4": {"end_loss": True}}}
+    for record in records:
+        record["provenance"] = record["provenance"] | {"config": config}
+    first, *_ = draw("table1", FigureInputs(records, paper)).axes
+    line = first.get_title(loc="left").splitlines()[-1]
+    assert line == "settings end_loss: true in FMPQ, atom-w4a4"
+
+
 def test_a_run_with_fewer_rows_says_so(paper):
     full, some = synthetic.accuracy(), synthetic.accuracy()[:2]
     some_rows = draw("table1", FigureInputs(some, paper, reference=full)).get_supxlabel()
