@@ -9,38 +9,43 @@ from comet.accuracy import recovery
 from comet.files import read_json_lines
 from comet.measurements import REPOSITORY
 
-# Least share of the gap closed on WikiText-2, windows 0-5, in the committed CPU run, in percent,
-# and largest increase of perplexity over 16 bit. A new row gets its bars with its measurement.
-GAP = {
-    "rtn-w8a8": 106.0,
-    "fmpq-w4ax": 86.0,
-    "fmpq-w4axkv4": 86.0,
-    "fmpq-token-block-w4ax": 87.0,
-    "fmpq-plus-w4ax": 92.0,
-    "fmpq-plus-w4axkv4": 91.0,
-    "hadamard-w4a4": 88.5,
-    "quarot-w4a4": 73.0,
-    "quarot-w4a4kv4": 67.5,
-    "quarot-g128-w4a4": 80.5,
-    "quarot-g128-w4a4kv4": 78.0,
-    "quarot-rtn-w4a4": 22.0,
-    "atom-w4a4": 93.5,
-    "atom-w4a4kv4": 85.5,
-    "atom-weighted-w4a4": 94.5,
-    "omniquant-w4a4": 5.0,
-    "qoq-w4a8kv4": 92.5,
-    "qoq-g128-w4a8kv4": 93.3,
-}
+# On WikiText-2, windows 0-5, in the committed CPU run: largest increase of perplexity over 16 bit,
+# and of FMPQ the least share of the gap closed, in percent. The gap's ends have FMPQ's weights and
+# move with them, so that it judges no other method. A new row gets its bars with its measurement.
 INCREASE = {
     "rtn-w8a8": 0.045,
     "smoothquant-w8a8": 0.025,
-    "fmpq-w4a16": 0.22,
+    "fmpq-w4a16": 0.16,
     "awq-w4a16": 0.225,
     "omniquant-w4a16": 0.355,
     "gptq-w4a16": 0.385,
     "gptq-w4a16-channel": 0.63,
     "rtn-w4a16": 0.63,
     "w16a16-kv4": 0.02,
+    "fmpq-w4ax": 0.47,
+    "fmpq-w4axkv4": 0.5,
+    "fmpq-token-block-w4ax": 0.435,
+    "fmpq-plus-w4ax": 0.29,
+    "fmpq-plus-w4axkv4": 0.31,
+    "hadamard-w4a4": 0.46,
+    "quarot-w4a4": 1.03,
+    "quarot-w4a4kv4": 1.26,
+    "quarot-g128-w4a4": 0.71,
+    "quarot-g128-w4a4kv4": 0.83,
+    "quarot-rtn-w4a4": 4.46,
+    "atom-w4a4": 0.367,
+    "atom-w4a4kv4": 0.597,
+    "atom-weighted-w4a4": 0.335,
+    "omniquant-w4a4": 6.59,
+    "qoq-w4a8kv4": 0.394,
+    "qoq-g128-w4a8kv4": 0.373,
+}
+GAP = {
+    "fmpq-w4ax": 86.0,
+    "fmpq-w4axkv4": 86.0,
+    "fmpq-token-block-w4ax": 87.0,
+    "fmpq-plus-w4ax": 92.0,
+    "fmpq-plus-w4axkv4": 91.0,
 }
 COMMITTED = REPOSITORY / "results" / "cpu" / "accuracy.jsonl"
 
@@ -152,4 +157,4 @@ def test_methods_that_fit_their_weights_beat_rounding_to_nearest():
 
 def test_every_committed_row_has_a_bar():
     ends = {recovery.EXACT, recovery.W4A4}
-    assert set(committed()) - ends <= set(GAP) | set(INCREASE)
+    assert set(committed()) - ends <= set(INCREASE)
