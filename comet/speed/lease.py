@@ -178,6 +178,7 @@ def _wait(
                 if processes:
                     _say(f"{gpu} is shared with {_joined(processes)}")
                 if together:
+                    # Not in one step for the kernel: a job that slips in between is waited for.
                     fcntl.flock(lock, fcntl.LOCK_SH)
                 return Lease(gpu, tuple(processes)), lock
             os.close(lock)
