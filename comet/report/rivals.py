@@ -87,7 +87,8 @@ def _end_loss(record: dict) -> bool:
 
 def _place(key: tuple) -> dict[str, str]:
     case = dict(zip(TEXT, key, strict=True))
-    return {"Model": case["model"], "Text": f"{case['dataset']}, windows {case['windows']}"}
+    text = f"{case['dataset']}, context {case['context']}, windows {case['windows']}"
+    return {"Model": case["model"], "Text": text}
 
 
 def _verdicts(records: list[dict]) -> list[str]:

@@ -30,7 +30,7 @@ RECORDS = [
 def test_each_rival_is_compared_on_the_same_windows():
     rows = rival_summary(RECORDS, [])["rows"]
     assert [row["Other method"] for row in rows] == ["hadamard-w4a4", "atom-w4a4"]
-    assert rows[0]["Text"] == "d, windows 6-8"
+    assert rows[0]["Text"] == "d, context 11, windows 6-8"
     mean = (3.3 + 3.41 + 3.49 - 3.4 - 3.5 - 3.59) / 3
     assert rows[0]["FMPQ+ against it"].startswith(f"{math.expm1(mean):+.1%}")
 
