@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """FMPQ beside the other methods with 4-bit activations, paired over windows."""
 
+from comet.accuracy.cases import fmpq_section
 from comet.accuracy.recovery import TEXT, compare, condition, split_windows, text_rows
+from comet.accuracy.rows import row_named
 
 OURS = {"fmpq-w4ax": "FMPQ", "fmpq-plus-w4ax": "FMPQ+"}
 RIVALS = (
@@ -78,8 +80,8 @@ def _end_loss(record: dict) -> bool:
     """Whether the row's calibration tokens count by what they cost the model's loss."""
     config, backend = record.get("provenance", {}).get("config", {}), record["backend"]
     if backend in OURS:
-        plus = config.get("fmpq_plus", {}) if backend.startswith("fmpq-plus") else {}
-        options = {**config.get("fmpq", {}), **plus}
+        sections = {"fmpq": {}, "fmpq_plus": {}} | config
+        options = fmpq_section(sections, row_named(backend).checkpoint)
     else:
         options = config.get("methods", {}).get(backend, {})
     return bool(options.get("end_loss", False))
